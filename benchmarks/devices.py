@@ -5,12 +5,14 @@
 
 The packaged MiniLM (22.7M parameters) as a classifier and a GPT-2 of the usual size and architecture (124M, parameters
 made up) as a language model, each by its head (a classifier's), by low-rank adapters, and whole. A step is `--texts`
-texts of 64 tokens (GPT-2: half as many of 128). The ways are those of `private_training.py`, each in a process of its
-own, in turns; a device is waited for before the clock is read. Without the device that is asked for it says so, and
-that is no failure. `--device cpu` shows that all of it works where there is none: on a small GPT-2, once.
+texts of 64 tokens (GPT-2: half as many of 128). The ways are those of `private_training.py`, in turns, in one process
+for each model and part that is trained; a device is waited for before the clock is read, and its memory is emptied
+between the ways. Without the device that is asked for it says so, and that is no failure. `--device cpu` shows that all
+of it works where there is none: on a small GPT-2, once.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -52,8 +54,8 @@ def model_of(name, how, device, attention):
     return on_device(model).train()
 
 
-def worker(name, how, way, asked):
-    """Examples a second and peak memory of one way, as one JSON line."""
+def worker(name, how, asked):
+    """Examples a second and peak memory of every way in every precision, one JSON line each, in turns."""
     import warnings
 
     import torch
@@ -64,26 +66,40 @@ def worker(name, how, way, asked):
 
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    texts = asked.texts // (2 if name == "gpt2" else 1)
-    private_training.TEXTS[name] = texts
+    private_training.TEXTS[name] = texts = asked.texts // (2 if name == "gpt2" else 1)
     private_training.AT_ONCE = tokens_at_once(asked.device.partition(":")[0])
-    with running(Compute(asked.device, asked.precision[0])):
-        device = current().device
-        private_training.model_of = lambda name, how: model_of(name, how, device.type, asked.attention)
-        work = private_training.Work(name, how, way, device)
+    private_training.model_of = lambda name, how: model_of(name, how, current().device.type, asked.attention)
+    torch.zeros(1, device=asked.device)
+    for _ in range(asked.rounds):
+        for precision in asked.precision:
+            for way in WAYS:
+                with running(Compute(asked.device, precision)):
+                    try:
+                        seconds, peak = timed(name, how, way, current().device)
+                        told = {"examples_per_second": texts / min(seconds), "mebibytes": peak}
+                    except Exception as error:  # noqa: BLE001 - of another library, too: it is the result of that way
+                        told = {"why": f"{type(error).__name__}: {error}"[:160]}
+                print(json.dumps({"way": way, "precision": precision} | told), flush=True)
+                gc.collect()
+
+
+def timed(name, how, way, device):
+    """Seconds of a few steps of one way, and the device's peak memory in MiB, where it counts it."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    work = private_training.Work(name, how, way, device)
+    work.step()  # with the trial of each shape of micro-batches
+    seconds = []
+    for _ in range(1 if device.type == "cpu" else 5):
         finish(device)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        work.step()  # with the trial of each shape of micro-batches
-        seconds = []
-        for _ in range(1 if device.type == "cpu" else 5):
-            finish(device)
-            began = time.perf_counter()
-            work.step()
-            finish(device)
-            seconds.append(time.perf_counter() - began)
-        peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
-    print(json.dumps({"examples_per_second": texts / min(seconds), "mebibytes": peak}))
+        began = time.perf_counter()
+        work.step()
+        finish(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds, torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
 
 
 def finish(device):
@@ -106,63 +122,58 @@ def main():
     parser.add_argument("--only", choices=[f"{name}-{how}" for name, hows in HOWS.items() for how in hows])
     parser.add_argument("--attention", choices=["eager", "sdpa"], default="eager")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    asked.precision = asked.precision or ["float32", "bfloat16"]
     if asked.worker:
         worker(*asked.worker, asked)
         return 0
     from learning.errors import ComputeError
     from learning.models.compute import Compute, placement
 
-    precisions = asked.precision or ["float32", "bfloat16"]
     try:
-        places = [placement(Compute(asked.device, precision)) for precision in precisions]
+        places = {precision: placement(Compute(asked.device, precision)) for precision in asked.precision}
     except ComputeError as error:
         print(f"Nothing was measured. {error}")
         return 0
     rows, failures = [], 0
-    for place in places:
-        for name, how in ((name, how) for name, hows in HOWS.items() for how in hows):
-            if asked.only not in (None, f"{name}-{how}"):
-                continue
+    for name, how in ((name, how) for name, hows in HOWS.items() for how in hows):
+        if asked.only not in (None, f"{name}-{how}"):
+            continue
+        found = measured(name, how, asked)
+        for precision, place in places.items():
             row = {"model": name, "trained": how, "on": place.described}
             row |= {
-                way: best([measured(name, how, way, place.precision, asked) for _ in range(asked.rounds)])
+                way: best([each for each in found if (each["way"], each["precision"]) == (way, precision)])
                 for way in WAYS
             }
             failures += "why" in row["conclave"]
             rows.append(row)
             print(line(row), flush=True)
-            if asked.out:
-                told = {"texts": asked.texts, "attention": asked.attention, "rounds": asked.rounds, "rows": rows}
-                asked.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        if asked.out:
+            told = {"texts": asked.texts, "attention": asked.attention, "rounds": asked.rounds, "rows": rows}
+            asked.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     return failures
 
 
-def measured(name, how, way, precision, asked):
-    """What a worker of its own says, or why it failed."""
-    command = [
-        sys.executable,
-        __file__,
-        "--device",
-        asked.device,
-        "--precision",
-        precision,
-        "--texts",
-        str(asked.texts),
-    ]
-    command += ["--attention", asked.attention, "--worker", name, how, way]
+def measured(name, how, asked):
+    """The lines of a worker of its own; where it ended early, why the rest is missing."""
+    command = [sys.executable, __file__, "--device", asked.device, "--texts", str(asked.texts)]
+    command += ["--rounds", str(asked.rounds), "--attention", asked.attention, "--worker", name, how]
+    command += [word for precision in asked.precision for word in ("--precision", precision)]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
-    if done.returncode:
-        return {"why": (done.stderr.strip().splitlines() or ["killed"])[-1][:160]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    lines = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("{")]
+    there = {(each["way"], each["precision"]) for each in lines}
+    why = (done.stderr.strip().splitlines() or ["killed"])[-1][:160]
+    missing = [(way, precision) for way in WAYS for precision in asked.precision if (way, precision) not in there]
+    return lines + [{"way": way, "precision": precision, "why": why} for way, precision in missing]
 
 
 def best(found):
     """The fastest of some rounds."""
     good = [each for each in found if "why" not in each]
     if not good:
-        return found[0]
+        return {"why": found[0]["why"]}
     fastest = max(good, key=lambda each: each["examples_per_second"])
     peak = fastest["mebibytes"]
     return {

@@ -1,10 +1,13 @@
 """DistilDP beside what it is measured against: perplexity of small language models on real held-out text.
 
     python benchmarks/distildp.py [--task imdb] [--recipes distildp,texts] [--epsilons 2,8] [--seeds 1]
+        [--first-seed 7] [--device cuda]
 
 The plan is examples/distildp/plan.toml, on AG News or on another task's text, and is measured on the first 1,000 texts
 of the development file. Cells are kept in benchmarks/work and benchmarks/results (distildp.json, distildp-TASK.json): a
-call goes on where another was stopped, and rows can be added another day. It needs ../shared/data and ../shared/models.
+call goes on where another was stopped, and rows can be added another day. Calls with a --first-seed can run at the same
+time: each has a folder of its own, and adds its cells to the others' when it ends. It needs ../shared/data and
+../shared/models.
 """
 
 import argparse
@@ -27,7 +30,7 @@ def main() -> None:
     """Fill the table and put it beside the other results."""
     from coordinator import api
     from coordinator.comparing import table
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
     from coordinator.systems.registry import plan_of
 
     parser = argparse.ArgumentParser(description="Compare DistilDP with other ways to a language model.")
@@ -35,6 +38,8 @@ def main() -> None:
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")
     parser.add_argument("--epsilons", default="2,8", help="with commas")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, help="the plan's own by default")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     options = parser.parse_args()
     epsilons = tuple(float(each) for each in options.epsilons.split(","))
     name = "distildp" if options.task == TASKS[0] else f"distildp-{options.task}"
@@ -46,6 +51,10 @@ def main() -> None:
         restore(json.loads(kept.read_bytes()), work)
     tables = tomllib.loads(PLAN.read_text())
     of_task(tables, options.task)
+    tables["run"]["device"] = options.device
+    folder = work
+    if options.first_seed is not None:
+        tables["run"]["seed"], folder = options.first_seed, work.with_name(f"{name}-{os.getpid()}")
     heldout = some(PLAN.parent / tables["evaluation"]["source"], BENCHMARKS / "work" / f"{name}-heldout.jsonl")
     tables["evaluation"]["source"] = str(heldout.relative_to(ROOT))
     try:
@@ -54,11 +63,24 @@ def main() -> None:
             shards["source"], model["name"] = (from_root(each) for each in (shards["source"], model["name"]))
             rows = [row for row in options.recipes.split(",") if row]
             found = api.compare(
-                plan_of(tables), recipes=rows, epsilons=epsilons, seeds=options.seeds, output=work, progress=Terminal()
+                plan_of(tables),
+                recipes=rows,
+                epsilons=epsilons,
+                seeds=options.seeds,
+                output=folder,
+                progress=Terminal(),
             )
     finally:
+        if folder != work and (folder / "cells").exists():
+            (work / "cells").mkdir(parents=True, exist_ok=True)
+            for cell in (folder / "cells").glob("*.json"):
+                shutil.copyfile(cell, work / "cells" / cell.name)
+            shutil.rmtree(folder)
         if (work / "comparison.json").exists():
             kept.write_text(json.dumps(record(work), indent=1) + "\n")
+    if folder != work:
+        print(table.markdown(found))
+        return
     results.with_suffix(".md").write_text(table.markdown(found))
     for kind in (".png", ".svg"):
         shutil.copyfile(found.folder / f"comparison{kind}", results.with_suffix(kind))

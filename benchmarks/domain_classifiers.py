@@ -29,7 +29,7 @@ def main() -> None:
     """Train the classifiers of every cell and write how often they err."""
     from coordinator import api
     from coordinator.comparing.comparable import changed
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
     from coordinator.systems.privdistil.plan import PrivDistilPlan
     from coordinator.systems.privdistil.releases import domain_epsilon
     from coordinator.systems.registry import read_plan

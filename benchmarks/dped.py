@@ -75,7 +75,7 @@ def write_texts() -> None:
 def compared(name: str, record: str, methods: list[str], epsilons: tuple[float, ...], **settings: object):
     """One comparison, its cells below the work folder."""
     from coordinator import api
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
 
     parties, teachers = settings.pop("parties", 5), settings.pop("teachers", 2)
     seeds = settings.pop("seeds", SEEDS)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,52 +31,59 @@ import psutil
 BINARIES = Path(sys.executable).parent
 MACHINES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 REPEATS = 3
+STARTS = 3
+"""How often a machine's Ray is started before the cluster is given up."""
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """The head's address of a cluster of three machines, of which nothing is left."""
+def cluster(folder: Path, machines: Sequence[str] = MACHINES) -> Iterator[str]:
+    """The head's address of a cluster of machines, of which nothing is left."""
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        head = f"{MACHINES[0]}:{probe.getsockname()[1]}"
+        head = f"{machines[0]}:{probe.getsockname()[1]}"
     with ExitStack() as stack:
-        for host in MACHINES:
+        for host in machines:
             role = [f"--address={head}"]
-            if host == MACHINES[0]:
+            if host == machines[0]:
                 role = ["--head", f"--port={head.split(':')[1]}", f"--temp-dir={folder / 'r'}"]
-            usual = ["--include-dashboard=false"] if host == MACHINES[0] else []
-            process = subprocess.Popen(
-                [BINARIES / "ray", "start", f"--node-ip-address={host}", *role, *usual, "--num-cpus=1", "--block"],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            stack.callback(_end, process)
-            _wait(head, host)
+            usual = ["--include-dashboard=false"] if host == machines[0] else []
+            command = [BINARIES / "ray", "start", f"--node-ip-address={host}", *role, *usual, "--num-cpus=1", "--block"]
+            for _ in range(STARTS):
+                process = subprocess.Popen(
+                    command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+                )
+                stack.callback(_end, process)
+                if _joined(head, host, process):
+                    break
+            else:
+                raise SystemExit(f"{host} did not join the cluster")
         yield head
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    family = psutil.Process(process.pid).children(recursive=True)
+    family = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
     for each in (*family, process):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
     process.wait()
 
 
-def _wait(head: str, host: str) -> None:
+def _joined(head: str, host: str, process: "subprocess.Popen[bytes]") -> bool:
+    """Wait until a machine is one of the cluster; False where its Ray ended instead, as on a very busy machine."""
     code = f"import ray; ray.init(address={head!r}, log_to_driver=False); "
     code += f"assert any(n['NodeManagerAddress'] == {host!r} and n['Alive'] for n in ray.nodes())"
     for _ in range(60):
         with contextlib.suppress(subprocess.TimeoutExpired):
             asked = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)
             if asked.returncode == 0:
-                return
+                return True
+        if process.poll() is not None:
+            return False
         time.sleep(0.5)
-    raise SystemExit(f"{host} did not join the cluster")
+    return False
 
 
 def launched(folder: Path, parties: int, head: str | None) -> dict[str, float]:
@@ -157,10 +164,10 @@ def first_answer(folder: Path, head: str | None) -> float:
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    return min(_answers(traces)) - began
+    return min(answers(traces)) - began
 
 
-def _answers(traces: Path) -> Iterator[float]:
+def answers(traces: Path) -> Iterator[float]:
     """When answers had come, in seconds since 1970, by what a run wrote of itself."""
     for line in traces.read_text().splitlines():
         for resource in json.loads(line)["resourceSpans"]:

@@ -51,7 +51,7 @@ def main() -> None:
     """Fill the tables and put them beside the other results."""
     from coordinator import api
     from coordinator.comparing import table
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
 
     parser = argparse.ArgumentParser(description="Compare PrivDistil with other systems and other choices.")
     parser.add_argument("--tasks", default="sst2,qqp", help="which tables, with commas; votes: SST-2 with PATE's row")

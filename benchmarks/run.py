@@ -50,7 +50,9 @@ BENCHMARKS = {
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],
     "beside_flower": ["beside_flower.py", "--out", "{results}"],
     "dialling": ["dialling.py", "--out", "{results}/dialling.json"],
+    "three_sites": ["three_sites.py", "--first-answer", "--out", "{results}/first_answer.json"],
     "launching": ["launching.py", "--out", "{results}/launching.json"],
+    "reading": ["reading.py", "--beside", "502a14bb", "--out", "{results}/reading.json"],
     "layered_student": ["layered_student.py", "--out", "{results}/layered_student.json"],
 }
 

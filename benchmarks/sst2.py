@@ -46,7 +46,7 @@ def main() -> None:
     """Fill the table and put it beside the other results."""
     from coordinator import api
     from coordinator.comparing import table
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
 
     parser = argparse.ArgumentParser(description="Compare methods for a sentiment classifier on SST-2.")
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")

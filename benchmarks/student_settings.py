@@ -45,7 +45,7 @@ def learned(run: Path, row: dict[str, Any]) -> dict[str, float]:
     """The perplexities of a student with these settings, and of its teacher."""
     from coordinator.comparing.comparable import changed
     from coordinator.pricing.priced_plan import price_plan
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
     from coordinator.store.store import RunStore
     from coordinator.systems.distildp.public import prepare
     from coordinator.systems.distildp.recipe import DistilDp

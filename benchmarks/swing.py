@@ -35,6 +35,12 @@ ROWS = (
     "public",
 )  # fmt: skip
 EPSILONS = {"swing-4": 4.0, "swing-8": 8.0}
+SHOWN = {
+    "alone": "nobody taught it", "kd": "plain distillation", "published": "the paper's form",
+    "temperature": "dynamic temperature alone", "noise": "noise alone", "laplace": "Laplace on all",
+    "swing-8": "certified, epsilon 8", "swing-4": "certified, epsilon 4",
+}  # fmt: skip
+"""The students of the picture, and what they are called there."""
 SMALL = {"per_party": 100, "epochs": 2, "batch": 8, "learning_rate": 0.001}
 """The teachers of the certified form, each of some 40 texts."""
 
@@ -62,6 +68,7 @@ def main() -> None:
             print(row, seed, f"{fmean(cell['exposures']):.2f} bits, perplexity {cell['perplexity']:.1f}", flush=True)
             kept.write_text(json.dumps(summary(cells) | {"cells": cells}, indent=1) + "\n")
     (RESULTS / "swing.md").write_text(table(summary(cells)))
+    draw(summary(cells)["rows"])
     print(table(summary(cells)))
 
 
@@ -188,6 +195,34 @@ def table(found: dict[str, Any]) -> str:
             f"{row['perplexity']:.1f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def draw(rows: dict[str, Any]) -> None:
+    """Students by what they learned and what they keep of the canaries, with the intervals: swing.png and swing.svg."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "swing"
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for name, label in SHOWN.items():
+        if name not in rows or (name != "alone" and "excess" not in rows[name]):
+            continue
+        mean, low, high = rows[name].get("excess", (0.0, 0.0, 0.0))
+        at = rows[name]["perplexity"]
+        axis.errorbar(at, mean, [[mean - low], [high - mean]], fmt="o", capsize=3)
+        left, down = name == "swing-8", name in ("swing-4", "swing-8")
+        place = (-6 if left else 6, -14 if down else 5)
+        side = "right" if left else "left"
+        axis.annotate(label, (at, mean), xytext=place, textcoords="offset points", fontsize=8, ha=side)
+    axis.axhline(0, color="grey", linestyle="--", linewidth=1)
+    axis.margins(x=0.18)
+    axis.set_xlabel("perplexity on other e-mails (less is better)")
+    axis.set_ylabel("bits of each canary that the student keeps")
+    figure.savefig(RESULTS / "swing.png", dpi=150)
+    figure.savefig(RESULTS / "swing.svg", metadata={"Date": None})
+    plt.close(figure)
 
 
 if __name__ == "__main__":

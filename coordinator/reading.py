@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -10,6 +11,8 @@ from protos.console.settings import Settings, SettingsError, check_settings
 
 MOST_SHOWN: Final = 5
 DEEPEST: Final = 64
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}\b")
+_PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
 
 Model = TypeVar("Model", bound=Settings)
 
@@ -46,6 +49,11 @@ def shown(value: object, most: int = 100) -> str:
     """Text from a file as it may be printed on a terminal: only printable characters, and cut to a length."""
     text = "".join(each if each.isprintable() else "?" for each in str(value)[: most + 1])
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def without_places(sentence: str) -> str:
+    """A sentence for others, without the addresses and paths that only the coordinator's own user should see."""
+    return _PATH.sub("a path", _ADDRESS.sub("its address", sentence))
 
 
 def some(sentences: Iterable[str]) -> list[str]:

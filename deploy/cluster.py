@@ -14,9 +14,12 @@ import grpc
 
 from coordinator.transport.launchers import Cluster, Place
 from deploy.launching import QUIET, LaunchError, environment, read_token
+from protos import software_version
 
 ASK_SECONDS: Final = 5.0
 """Seconds that the head may take to answer that it is one."""
+VERSION_SECONDS: Final = 120.0
+"""Seconds that the machines may take to start a process that says what is installed there."""
 ROOM_SECONDS: Final = 15.0
 """Seconds to wait for resources that others hold."""
 _WHO: Final = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -123,6 +126,50 @@ def many(count: int, what: str, whats: str = "") -> str:
     return f"{count:,} {what if count == 1 else whats or f'{what}s'}"
 
 
+def check_versions(ray: Any, cluster: Cluster) -> str:
+    """The one version of Conclave, as here, on all machines that a party may be put on: each is asked.
+
+    Ray compares its own version and Python's with the head's. Raises `LaunchError` naming a machine that differs.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def installed() -> str:  # a function within one is sent whole, so that it also runs where Conclave is another
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("conclave-distill")
+        except PackageNotFoundError:
+            return ""
+
+    here = software_version()
+    ask = ray.remote(installed)
+    asked = []
+    for each in ray.nodes():
+        if each["Alive"] and any(_fits(each, _wanted(place), place.labels) for place in cluster.places.values()):
+            where = NodeAffinitySchedulingStrategy(each["NodeID"], soft=False)
+            answer = ask.options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote()
+            asked.append((each["NodeManagerAddress"], answer))
+    answers = [answer for _, answer in asked]
+    ready = ray.wait(answers, num_returns=len(answers), timeout=VERSION_SECONDS)[0] if answers else []
+    for machine, answer in asked:
+        if answer not in ready:
+            raise LaunchError(
+                f"{machine}, a machine of the cluster, did not say in {VERSION_SECONDS:g} s which Conclave it runs. "
+                "Look at it (`ray status`), or take it out of the cluster."
+            )
+        try:
+            found = ray.get(answer)
+        except Exception as error:  # noqa: BLE001 - Ray raises whatever failed there
+            raise LaunchError(f"{machine}, a machine of the cluster, cannot run a task: {_last_line(error)}.") from None
+        if found != here:
+            there = f"runs Conclave {found}" if found else "has no Conclave"
+            raise LaunchError(
+                f"{machine}, a machine of the cluster, {there}, this process {here}. Install the same version on all "
+                "machines."
+            )
+    return here
+
+
 def options(place: Place, parties: int = 1) -> dict[str, Any]:
     """The Ray options of an actor of so many parties that ask for this place: apart from the others where there is
     room.
@@ -183,8 +230,12 @@ def _why_not(head: str, error: BaseException) -> str:
                 f"the Ray at {head} is another version: it runs {theirs.replace(':', '')}, this process "
                 f"{ours.replace(':', '')}. Install the same of both on all machines."
             )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"the Ray at {head} cannot be joined: {(lines[-1] if lines else type(error).__name__).rstrip('.')[:300]}."
+    return f"the Ray at {head} cannot be joined: {_last_line(error)}."
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__).rstrip(".")[:300]
 
 
 def _wanted(place: Place) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The `ray` launcher: actors of one party or of several, on a Ray of the run's own or on the machines of a cluster."""
 
 import contextlib
+import platform
 import re
 import secrets
 import time
@@ -10,8 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.transport.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
-from deploy.cluster import check_room, joined, many, options, wait_for_room
+from coordinator.transport.launchers import (
+    Cluster,
+    LaunchRequest,
+    Looked,
+    PartyAddress,
+    Place,
+    PreviewRequest,
+    Simulation,
+    SimulationRequest,
+)
+from deploy.cluster import check_room, check_versions, joined, many, options, wait_for_room
 from deploy.dividing import divided
 from deploy.early import Actor, Begun, Early
 from deploy.embedded import embedded
@@ -58,9 +68,19 @@ class RayLauncher:
         said: list[str] = []
         with joined(cluster.address, said.append) as ray:
             check_room(ray, cluster)
+            installed = check_versions(ray, cluster)
             machines = sum(1 for each in ray.nodes() if each["Alive"])
-            found = f"Ray {ray.__version__} at {ray.get_runtime_context().gcs_address}, {many(machines, 'machine')}"
+            found = (
+                f"Ray {ray.__version__}, Python {platform.python_version()} and Conclave {installed} at "
+                f"{ray.get_runtime_context().gcs_address}, {many(machines, 'machine')}"
+            )
         return "; ".join([found, f"room for {many(len(cluster.places), 'node')}", *(each.strip() for each in said)])
+
+    def preview(self, request: PreviewRequest) -> Looked:
+        """Look at the parts of the source in this process, without Ray. Raises `ConclaveError`."""
+        from deploy.previewing import looks
+
+        return looks(request)
 
     def simulate(self, request: SimulationRequest) -> Simulation:
         """Simulate the same parties in this process, in clear, without Ray."""
@@ -107,6 +127,7 @@ def _processes(
         try:
             if cluster is not None:
                 wait_for_room(ray, cluster)
+                check_versions(ray, cluster)
             for names in groups:
                 place = {} if cluster is None else options(cluster.places.get(names[0], Place()), len(names))
                 handle = ray.remote(PartyActor).options(num_cpus=0, max_restarts=0, **place).remote(names)
@@ -147,7 +168,8 @@ def _start(ray: Any, request: LaunchRequest, actors: Sequence[Actor], nursery: P
                 raise LaunchError(f"party {name} could not be started{where}: {why_not}{why}")
             if cluster is not None:
                 _machine_of(request, name).write_text(machines[name])
-            addresses[name] = PartyAddress(name, address, begins[name].token, len(actor.names))
+            process = actor.names[0] if len(actor.names) > 1 else ""
+            addresses[name] = PartyAddress(name, address, begins[name].token, len(actor.names), process)
     return tuple(addresses[name] for name in request.parties)
 
 

@@ -21,6 +21,8 @@ _SET_BY_RAY: Final = ("PYTHONBREAKPOINT", "RAY_CLIENT_MODE")
 class LaunchError(ConclaveError):
     """Parties that could not be started. The message names the party and what to do."""
 
+    CODE = "C306"
+
 
 @contextmanager
 def environment(wanted: Mapping[str, str]) -> Iterator[None]:

@@ -175,7 +175,8 @@ class SimulatedLink:
 
         if job.stays or job.work.paid_with(key) != job.work:
             return make()
-        bounds = json.dumps(_bounds(numbers_of(mechanism_of(release))), sort_keys=True)
+        mechanism = mechanism_of(release)
+        bounds = json.dumps([mechanism.kind, _bounds(numbers_of(mechanism))], sort_keys=True)
         return self._memory.once("sums", (job.reading.whose, job.work.kind, repr(job.work), bounds), make)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,7 +21,7 @@ from party.shard.reading import Reading
 from party.tasks.job import Job
 from party.tasks.text.documents import documents
 from party.tasks.text.kept import documents_once
-from party.tasks.text.model import Loaded, loaded, units_of
+from party.tasks.text.model import Loaded, loaded, placed, units_of
 from party.tasks.text.request import Lesson, OnModel
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ class SimulatedMemory(Memory):
             return documents_once(self, reading, model, coded, how["longest"], make)
 
         return self.once(kind, of, lambda: units_of(job.reading, model, work.lesson, found, self._vectors, read))
+
+    def placed(self, job: Job, work: OnModel) -> AbstractContextManager[None]:
+        """As `party.tasks.text.model.placed`."""
+        return placed(work.model, job.memory)
 
     def vectors(
         self, model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int | None = None

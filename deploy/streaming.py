@@ -43,6 +43,8 @@ _OUTER: Final = ("ray.data", "ray")
 class StreamError(ConclaveError):
     """Rows that Ray could not compute. The message says why."""
 
+    CODE = "C306"
+
 
 @dataclass(frozen=True, slots=True)
 class RayStreamer:

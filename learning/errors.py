@@ -20,10 +20,16 @@ where it cannot even begin because other programs have it all.
 class DataError(ConclaveError):
     """Text that cannot be read as the plan or the party's file describes it. The message names the file."""
 
+    CODE = "C202"
+
 
 class Diverged(ConclaveError):
     """A training that went to infinity. Whoever must not tell what a shard holds may not fail on it."""
 
+    CODE = "C208"
+
 
 class ComputeError(ConclaveError):
     """A device that is not there, a precision that it lacks, or too little of its memory. The message says what is."""
+
+    CODE = "C303"

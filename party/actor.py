@@ -17,6 +17,7 @@ from aggregation.errors import ConclaveError
 from party.config import check_config
 from party.ledger.database import FILE
 from party.store.memory import keep_private
+from party.store.shelf import Shelf
 from protos.console.settings import SettingsError
 from protos.identity.requests import key_pem, make_request, new_keys
 
@@ -64,6 +65,7 @@ class PartyActor:
         self._keys = {name: new_keys() for name in names}
         self._nodes: dict[str, ServedNode] = {}
         self._pool: Pool | None = None
+        self._shelf = Shelf()
 
     async def prepare(self) -> None:
         """Import the node, which takes a second, while nobody waits for it."""
@@ -117,9 +119,9 @@ class PartyActor:
             config = check_config({**begin.tables, **own}, f"party {begin.name}")
             node_module = await asyncio.to_thread(__import__, _NODE, fromlist=["start"])
             nursery = Path(begin.nursery) if begin.nursery else None
-            workers = None
+            workers = shelf = None
             if len(self._keys) > 1 and config.policy.simulation and config.cluster is None:
-                workers = self._pooled(begin, config.compute.threads, beside).workers(begin.name)
+                workers, shelf = self._pooled(begin, config.compute.threads, beside).workers(begin.name), self._shelf
             node: ServedNode = await node_module.start(
                 config,
                 token=begin.token,
@@ -128,6 +130,7 @@ class PartyActor:
                 quiet=True,  # its training's log goes into the party's folder, not into the logs of Ray
                 nursery=nursery,
                 workers=workers,
+                shelf=shelf,
             )
         except (ConclaveError, SettingsError) as error:
             return "", str(error)

@@ -5,21 +5,34 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
 from learning.text.labelled import LabelMap, LabelMapError
+from learning.text.reading import UTF_8, check_delimiter, check_encoding
 from party.recipes.registry import find_recipe, recipe_names
 from protos.console.computing import ComputeKeys
-from protos.console.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
+from protos.console.settings import (
+    Settings,
+    SettingsError,
+    check_settings,
+    is_loopback,
+    printable,
+    read_settings,
+    shaped,
+)
 from protos.identity.certificates import FINGERPRINT
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+PartyName: TypeAlias = Annotated[
+    str,
+    shaped(NAME, "is no name: use small letters, digits and hyphens, 40 at most, with no hyphen at either end"),
+]
 LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
-_LOCAL_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+_LOCAL_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx", ".txt", ".gz")
 
 SIZE_FACT = "size-to-nearest-1000"
 
@@ -37,8 +50,9 @@ def _fingerprint(text: str) -> str:
 class PartTable(Settings):
     """`part`: which part of a source this party reads, where several parties on one machine divide it.
 
-    by: "hash", "dirichlet", or the name of a column; all rows with one value of the column are in one part. part: from
-    0 to parts - 1. alpha, label: for "dirichlet", how uneven the parts are and over which column. seed: public.
+    by: "hash", "dirichlet", or the name of a column; all rows with one value of the column are in one part. parts: how
+    many there are. part: from 0 to parts - 1. alpha, label: for "dirichlet", how uneven the parts are and over which
+    column. seed: public.
     """
 
     by: Annotated[str, Field(min_length=1)] = "hash"
@@ -79,10 +93,14 @@ def label_map(names: Sequence[str], values: Sequence[str] = ()) -> LabelMap:
 class ShardTable(Settings):
     """`[shard]`: where this party's text is, and which columns are used.
 
-    second: the second text of a pair. labels, values: the classes that the label column means, in order, and the values
-    it contains for each, by default their names; a plan with other classes is refused. Without `labels` the plan says
-    what the column contains. codes: by the name that plans give it, each column that may be read for control codes; a
-    plan that reads another is refused.
+    source: a file, pattern or folder, relative to the party file; a name on a data hub; or "documentation". text, id,
+    user, label: columns; without `id` a record is known by the digest of its text. split, stream: of a data hub alone:
+    which split, and whether rows are streamed and not kept. part: of a source that several parties on one machine
+    divide. second: the second text of a pair. labels, values: the classes that the label column means, in order, and
+    the values it contains for each, by default their names; a plan with other classes is refused. Without `labels` the
+    plan says what the column contains. codes: by the name that plans give it, each column that may be read for control
+    codes; a plan that reads another is refused. encoding, delimiter: of local files, by default UTF-8, and a comma in
+    .csv. sheet: of an Excel workbook (.xlsx), where several have rows.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -96,6 +114,9 @@ class ShardTable(Settings):
     codes: dict[str, Annotated[str, Field(min_length=1)]] | None = None
     split: str = "train"
     stream: bool = False
+    encoding: Annotated[str, AfterValidator(check_encoding)] = UTF_8
+    delimiter: Annotated[str, AfterValidator(check_delimiter)] | None = None
+    sheet: Annotated[str, Field(min_length=1)] | None = None
     part: PartTable | None = None
 
     @model_validator(mode="after")
@@ -138,18 +159,18 @@ class PolicyTable(Settings):
 
     guarantee: false for an account without a cap, which promises nothing: only plans whose releases have no guarantee
     are admitted then, and under any other policy such plans are refused. epsilon, delta: the cap for the life of this
-    data, over all runs; None without a guarantee. unit, record, relation: what that cap protects, in
-    the words of plans; a plan that protects anything else is refused (`party.admission.protection`). recipes: which
-    plans may run; `party.recipes` has what each releases and trains. trust: who may see more than sums;
-    `party.admission.company` says what holds without it. minimum_parties: the smallest number of proven parties
-    (`party.admission.company`). declared_size: a public statement of how many records the shard has; no rate, bound or
-    fact is ever taken from the true count. simulation: the text is not private (a trial on one machine); only then is
-    insecure noise admitted. clear_votes: votes may go to the coordinator without noise, which is then trusted to add
-    it. minimum_noise: noise multiplier that every charged release must at least have. maximum_queries: how many queries
-    one plan may ask. weights: the parameters of a model may leave. samples: a noisy vector of each text may leave.
-    `party.admission.admit` defines the last four exactly. public_labels: what the label column holds is nobody's
-    secret, so that labels may leave as they are. step_seconds: public duration of a step of federated training: the
-    reply waits until that long, or a multiple of it, has passed, so that its time tells nothing of the secret sample.
+    data, over all runs; None without a guarantee. unit, record, relation: what that cap protects, in the words of
+    plans; a plan that protects anything else is refused. recipes: which plans may run; docs/parties.md has what each
+    releases and trains. trust: who may see more than sums; docs/parties.md says what holds without it. minimum_parties:
+    the smallest number of proven parties. tell: what may be said of the shard: "size-to-nearest-1000", of the declared
+    size. declared_size: a public statement of how many records the shard has; no rate, bound or fact is ever taken from
+    the true count. simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
+    clear_votes: votes may go to the coordinator without noise, which is then trusted to add it. minimum_noise: noise
+    multiplier that every charged release must at least have. maximum_queries: how many queries one plan may ask.
+    weights: the parameters of a model may leave. samples: a noisy vector of each text may leave. public_labels: what
+    the label column holds is nobody's secret, so that labels may leave as they are. step_seconds: public duration of a
+    step of federated training: the reply waits until that long, or a multiple of it, has passed, so that its time tells
+    nothing of the secret sample.
     """
 
     guarantee: bool = True
@@ -211,8 +232,9 @@ Fingerprint = Annotated[str, AfterValidator(_fingerprint)]
 class IdentityTable(Settings):
     """`[identity]`: the files with this party's keys and certificates, relative to the party file.
 
-    authority: the fingerprint of the federation's authority, learned out of band; nothing is served without it, but
-    `party enroll` comes before it is known. revoked: the authority's list of revoked certificates.
+    certificate: what the federation issued. key: the file of `party enroll`, mode 0600. authority: the fingerprint of
+    the federation's authority, learned out of band; nothing is served without it, but `party enroll` comes before it is
+    known. revoked: the authority's list of revoked certificates.
     """
 
     certificate: Annotated[str, Field(min_length=1)]
@@ -224,7 +246,7 @@ class IdentityTable(Settings):
 class MetricsTable(Settings):
     """`[metrics]`: where Prometheus reads this party's figures; only on this machine unless `listen` says otherwise.
 
-    They cover budget, work and traffic. Anyone who reaches the address may read them.
+    They cover budget, work and traffic. Anyone who reaches the address may read them. listen: host and port.
     """
 
     listen: str = "127.0.0.1:9464"
@@ -240,7 +262,7 @@ class TracesTable(Settings):
     """`[traces]`: where this party's spans go: the URL of an OpenTelemetry collector, or a file of JSON lines.
 
     The file is relative to the party file. Like the metrics, the spans are for this party alone: what it did when for
-    which run, and how long it took.
+    which run, and how long it took. to: that URL or file.
     """
 
     to: Annotated[str, Field(min_length=1)]
@@ -280,27 +302,38 @@ class SiteTable(Settings):
     nothing of either is sent through Ray.
     """
 
-    address: Annotated[str, Field(pattern=r"^(auto|[^\s:/]+:\d{1,5})$")] = "auto"
+    address: Annotated[
+        str,
+        shaped(r"^(auto|[^\s:/]+:\d{1,5})$", 'is no address of a Ray cluster: give "auto", or its head as "HOST:PORT"'),
+    ] = "auto"
     tasks: Annotated[int, Field(ge=1, le=10_000)] = 8
 
 
 class PartyConfig(Settings):
     """A whole party file; `read_config` reads one.
 
-    listen: host and port; port 0 takes any free one. folder: for the party's files (ledger, runs), relative to the
-    party file. account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how
-    long a training may continue when the node is told to end. metrics, traces: none without the table. plaintext: no
-    TLS and no authentication, for a trial on this machine. identity: this party's, for mutual TLS. peers: by name, the
-    fingerprints of parties' signing keys, learned out of band. limits: how much work a coordinator may cause. compute:
-    the device, precision and threads of trainings. cluster: machines of this site on which teachers are trained;
-    without the table only this one.
+    name: what plans call this party. listen: host and port; port 0 takes any free one. connect: host and port of the
+    coordinator's gate, which the party dials in place of listening. folder: for the party's files (ledger, runs),
+    relative to the party file. account: the ledger's lineage; it survives renaming the party and adding records.
+    drain_seconds: how long a training may continue when the node is told to end. metrics, traces: none without the
+    table. plaintext: no TLS and no authentication, for a trial on this machine. identity: this party's, for mutual TLS.
+    peers: by name, the fingerprints of parties' signing keys, learned out of band. limits: how much work a coordinator
+    may cause. compute: the device, precision and threads of trainings. cluster: machines of this site on which teachers
+    are trained; without the table only this one.
     """
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: PartyName
     listen: str = "127.0.0.1:7443"
+    connect: str | None = None
     plaintext: bool = False
     folder: str = ""
-    account: Annotated[str, Field(pattern=LINEAGE)] | None = None
+    account: (
+        Annotated[
+            str,
+            shaped(LINEAGE, "is no account's name: use letters, digits, dots, _ and -, 64 at most, the first no sign"),
+        ]
+        | None
+    ) = None
     drain_seconds: Annotated[float, Field(ge=0)] = 10.0
     metrics: MetricsTable | None = None
     traces: TracesTable | None = None
@@ -310,7 +343,7 @@ class PartyConfig(Settings):
     shard: ShardTable
     policy: PolicyTable
     identity: IdentityTable | None = None
-    peers: dict[Annotated[str, Field(pattern=NAME)], Fingerprint] = Field(default_factory=dict)
+    peers: dict[PartyName, Fingerprint] = Field(default_factory=dict)
 
     @field_validator("listen")
     @classmethod
@@ -318,12 +351,24 @@ class PartyConfig(Settings):
         split_address(listen)
         return listen
 
+    @field_validator("connect")
+    @classmethod
+    def _a_gate(cls, connect: str | None) -> str | None:
+        if connect is not None and split_address(connect)[1] == 0:
+            raise ValueError("a port is 1 to 65535.")
+        return connect
+
     @model_validator(mode="after")
     def _plaintext_stays_here(self) -> "PartyConfig":
         if not self.plaintext:
             return self
         if self.identity is not None:
             raise ValueError("plaintext = true and [identity] contradict each other. Take one of them out.")
+        if self.connect is not None:
+            raise ValueError(
+                "plaintext = true and connect contradict each other: only a certificate shows a coordinator who dials. "
+                "Take one of them out."
+            )
         if not is_loopback(split_address(self.listen)[0]):
             raise ValueError(
                 f'plaintext = true, and listen = "{self.listen}" can be reached from other machines. Use '
@@ -375,7 +420,7 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
     there = bool(glob.glob(str(path), recursive=True)) if pattern else os.path.exists(path)  # False for too long a name
     if local and not there:
         what = "no file matches it" if pattern else "there is no such file or folder"
-        raise SettingsError(printable(f'[shard] source = "{source}": {what} ({path.absolute()}).'))
+        raise SettingsError(printable(f'[shard] source = "{source}": {what} ({path.absolute()}).'), code="C201")
     return shard.model_copy(update={"source": str(path.absolute())}) if there else shard
 
 

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("tensor", "plan", "party")
-SERVICES = ("party",)
+SOURCES = ("tensor", "plan", "party", "coordinator")
+SERVICES = ("party", "coordinator")
 
 
 def generate(out: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Objects that installed packages bring under a name: entry points of one group, loaded at their first use."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -15,14 +15,14 @@ Value = TypeVar("Value")
 class Installed(Generic[Value]):
     """The entry points of a group.
 
-    word: what each is called in a sentence. kind: the class of each. error: raised, with a sentence, where two packages
-    give one name to different objects, and where an object cannot be loaded or is of another class.
+    word: what each is called in a sentence. kind: the class of each. error: made of a sentence and raised, where two
+    packages give one name to different objects, and where an object cannot be loaded or is of another class.
     """
 
     group: str
     word: str
     kind: type[Value]
-    error: type[Exception]
+    error: Callable[[str], Exception]
 
     def points(self) -> Mapping[str, EntryPoint]:
         """Entry points by name, none of them loaded."""

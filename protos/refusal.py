@@ -79,6 +79,19 @@ _STATUS: Final = {
     Reason.OTHER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
+_CODES: Final = {
+    Reason.PROTOCOL: "C504",
+    Reason.POLICY: "C505",
+    Reason.BUDGET: "C601",
+    Reason.SHARD: "C507",
+    Reason.AUTHENTICATION: "C404",
+    Reason.DRAINING: "C506",
+    Reason.STORAGE: "C506",
+    Reason.BUSY: "C506",
+    Reason.MEMORY: "C506",
+}
+"""The codes of errors, where a reason has one of its own. None travels: whoever prints a refusal knows its reason."""
+
 
 class Refusal(Exception):
     """A party's refusal. `rule` names the policy's rule where `reason` is POLICY, otherwise it is empty.
@@ -93,6 +106,11 @@ class Refusal(Exception):
         self.sentence = sentence
         self.rule = rule
         self.who = who
+
+    @property
+    def code(self) -> str:
+        """The code of the page that says more about refusals of this kind."""
+        return _CODES.get(self.reason, "C508")
 
 
 async def abort(context: grpc.aio.ServicerContext, refusal: Refusal) -> NoReturn:  # type: ignore[type-arg]

@@ -1,6 +1,7 @@
 """Mechanisms by their kind: made from the numbers in a message or a file, and turned back into numbers.
 
-A new mechanism is a module beside this one, a line in `MECHANISMS`, and a message in plan.proto.
+A new mechanism is a module beside this one, a line in `MECHANISMS`, and a message in plan.proto. One of another package
+is an entry point (`aggregation.mechanisms.outside`).
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
+from aggregation.mechanisms.outside import OUTSIDE, outside, stated
 from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
 from aggregation.mechanisms.samples import SamplesMechanism
 from aggregation.mechanisms.sequences import SequencesMechanism
@@ -50,11 +52,22 @@ _PARTS: Final[Mapping[str, type[Mechanism]]] = {each.kind: each for each in (Vot
 def made(kind: str, numbers: Numbers) -> Mechanism:
     """The mechanism of that kind with these numbers. Raises `ConclaveError` for an unknown kind or impossible numbers.
 
-    A 0 is replaced as the mechanism's `zeros` say.
+    kind: as `message_of` gives it. A 0 is replaced as the mechanism's `zeros` say.
     """
+    if kind == OUTSIDE:
+        return outside(numbers["kind"], numbers["numbers"])
     if kind not in MECHANISMS:
         raise ConclaveError(f"{kind[:40]!r} is no mechanism; there are {', '.join(MECHANISMS)}.")
     return _made(MECHANISMS[kind], numbers)
+
+
+def message_of(mechanism: Mechanism) -> tuple[str, dict[str, Any]]:
+    """The field of a plan's message that holds a mechanism, and the values in it. Raises `ConclaveError` for a kind
+    that is not installed.
+    """
+    if mechanism.kind in MECHANISMS:
+        return mechanism.kind, numbers_of(mechanism)
+    return OUTSIDE, dict(stated(mechanism))
 
 
 def of_teachers(mechanism: Mechanism) -> OfTeachers:

@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregation.errors import COORDINATOR, AttemptLost, Cheated
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.keys import KEY_BYTES, Secrets, Sign, Verify, commitment, verified
-from aggregation.secure_sum.wire import digest, pack, pack_all, speaker, unpack, unpack_all
+from aggregation.secure_sum.wire import KEPT, digest, pack, pack_all, speaker, unpack, unpack_all
 
 _TAG = "conclave secure sum advertisement v1"
 _ROSTER = "conclave secure sum roster v1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Advertisement:
     """The public halves of a party's secrets, signed by its long-term key.
 
@@ -30,7 +30,7 @@ class Advertisement:
     nonce_hash: bytes
     signature: bytes
 
-    @property
+    @cached_property
     def statement(self) -> bytes:
         """The bytes that are signed: everything but the signature."""
         return pack(_TAG, self.context, self.party, self.share_key, self.mask_key, self.seed_hash, self.nonce_hash)
@@ -66,13 +66,22 @@ class Roster:
 
     def encode(self) -> bytes:
         """Canonical bytes."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         return pack(_ROSTER, pack_all(each.encode() for each in self.advertisements))
 
-    @classmethod
-    def decode(cls, data: bytes) -> "Roster":
+    @staticmethod
+    def decode(data: bytes) -> "Roster":
         """Read what the coordinator showed. Raises `Cheated` where it is not a list of advertisements."""
-        (body,) = unpack(data, _ROSTER, (None,), COORDINATOR)
-        return cls(tuple(Advertisement.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
+        return _roster(data)
+
+
+@lru_cache(maxsize=KEPT)
+def _roster(data: bytes) -> Roster:
+    (body,) = unpack(data, _ROSTER, (None,), COORDINATOR)
+    return Roster(tuple(Advertisement.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
 
 def advertise(context: Context, party: str, secrets: Secrets, sign: Sign) -> Advertisement:
@@ -86,7 +95,7 @@ def advertise(context: Context, party: str, secrets: Secrets, sign: Sign) -> Adv
 def check_advertisement(context: Context, advertisement: Advertisement, verify: Verify) -> None:
     """Raises `Cheated` unless a party of this context made it for this context, signed with the key pinned for it."""
     who = advertisement.party
-    if who not in context.parties:
+    if who not in context.members:
         raise Cheated(COORDINATOR, f"put {who!r} among the parties of {context.title}, who has no part in it.")
     if advertisement.context != context.digest:
         raise Cheated(who, f"advertised keys for another run, plan, attempt or threshold; this is {context.title}.")
@@ -114,7 +123,7 @@ def check_roster(context: Context, roster: Roster, own: Advertisement, verify: V
             COORDINATOR,
             f"showed advertisements of {len(names)} parties; {context.title} needs at least {context.fewest}.",
         )
-    others = (each for each in roster.advertisements if each != own and each.party in context.parties)
+    others = (each for each in roster.advertisements if each != own and each.party in context.members)
     verify = verified(verify, ((each.party, each.statement, each.signature) for each in others))
     seen: dict[bytes, str] = {}
     for each in roster.advertisements:

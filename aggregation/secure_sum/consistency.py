@@ -6,12 +6,12 @@ Two different lists cannot both have `threshold` signers: they would have an hon
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from aggregation.errors import COORDINATOR, AttemptLost, Cheated
 from aggregation.secure_sum.keys import Sign, Verify, verified
 from aggregation.secure_sum.opening import Group
-from aggregation.secure_sum.wire import digest, pack, pack_all, speaker, text, unpack, unpack_all
+from aggregation.secure_sum.wire import KEPT, digest, pack, pack_all, speaker, text, unpack, unpack_all
 
 _TAG = "conclave secure sum consent v1"
 _SURVIVORS = "conclave secure sum survivors v1"
@@ -34,11 +34,16 @@ class Survivors:
         """Canonical bytes."""
         return pack(_SURVIVORS, self.group, pack_all(self.names))
 
-    @classmethod
-    def decode(cls, data: bytes) -> "Survivors":
+    @staticmethod
+    def decode(data: bytes) -> "Survivors":
         """Read what the coordinator showed. Raises `Cheated` where it is not a list of survivors."""
-        group, body = unpack(data, _SURVIVORS, (32, None), COORDINATOR)
-        return cls(group, tuple(text(name, COORDINATOR) for name in unpack_all(body, COORDINATOR)))
+        return _survivors(data)
+
+
+@lru_cache(maxsize=KEPT)
+def _survivors(data: bytes) -> Survivors:
+    group, body = unpack(data, _SURVIVORS, (32, None), COORDINATOR)
+    return Survivors(group, tuple(text(name, COORDINATOR) for name in unpack_all(body, COORDINATOR)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +75,16 @@ class Consents:
         """Canonical bytes."""
         return pack(_CONSENTS, pack_all(each.encode() for each in self.consents))
 
-    @classmethod
-    def decode(cls, data: bytes) -> "Consents":
+    @staticmethod
+    def decode(data: bytes) -> "Consents":
         """Read what the coordinator showed. Raises `Cheated` where these are not consents."""
-        (body,) = unpack(data, _CONSENTS, (None,), COORDINATOR)
-        return cls(tuple(Consent.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
+        return _consents(data)
+
+
+@lru_cache(maxsize=KEPT)
+def _consents(data: bytes) -> Consents:
+    (body,) = unpack(data, _CONSENTS, (None,), COORDINATOR)
+    return Consents(tuple(Consent.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
 
 def check_survivors(group: Group, party: str, peers: frozenset[str], survivors: Survivors) -> None:

@@ -92,6 +92,11 @@ class Context:
         return len(self.parties) - self.dropouts
 
     @cached_property
+    def members(self) -> frozenset[str]:
+        """The parties' names, to look one up."""
+        return frozenset(self.parties)
+
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 over every field, to which messages, signatures and keys are bound."""
         return digest(

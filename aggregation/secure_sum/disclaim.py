@@ -76,7 +76,7 @@ def disclaim(context: Context, party: str, sign: Sign) -> Disclaimer:
 
 def check_disclaimer(context: Context, given: Disclaimer, verify: Verify) -> None:
     """Raises `Cheated` unless a party of this very attempt signed it."""
-    if given.party not in context.parties:
+    if given.party not in context.members:
         raise Cheated(given.party, f"disclaimed {context.title} without having a part in it.")
     if given.context != context.digest:
         raise Cheated(given.party, f"disclaimed another attempt, sum or run where {context.title} was meant.")

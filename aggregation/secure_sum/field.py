@@ -51,12 +51,42 @@ def combine(shares: Mapping[int, bytes]) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
-    weights = []
+    """What each share counts for in the value at `at`: prod_(j != i) (at - x_j) / (x_i - x_j)."""
+    if at in points:
+        return tuple(int(point == at) for point in points)
+    whole = 1
+    for point in points:
+        whole = whole * (at - point) % PRIME
+    own = _own_weights(points)
+    return tuple(
+        whole * w * inverse % PRIME for w, inverse in zip(own, _inverses([at - x for x in points]), strict=True)
+    )
+
+
+@lru_cache(maxsize=256)
+def _own_weights(points: tuple[int, ...]) -> tuple[int, ...]:
+    """The part of the weights that is the same wherever the value is wanted: prod_(j != i) 1 / (x_i - x_j)."""
+    below = []
     for i in points:
-        above, below = 1, 1
+        product = 1
         for j in points:
             if j != i:
-                above = above * (at - j) % PRIME
-                below = below * (i - j) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(weights)
+                product = product * (i - j) % PRIME
+        below.append(product)
+    return tuple(_inverses(below))
+
+
+def _inverses(values: Sequence[int]) -> list[int]:
+    """The inverses modulo PRIME of values that are not 0, by one inversion: an inversion costs as much as many products
+    (Montgomery's trick).
+    """
+    before, product = [], 1
+    for value in values:
+        before.append(product)
+        product = product * value % PRIME
+    inverse = pow(product, -1, PRIME)
+    found = []
+    for value, above in zip(reversed(values), reversed(before), strict=True):
+        found.append(inverse * above % PRIME)
+        inverse = inverse * value % PRIME
+    return found[::-1]

@@ -6,14 +6,14 @@ the digest to which every later key, share and signature is bound.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from aggregation.errors import COORDINATOR, AttemptLost, Cheated
 from aggregation.secure_sum.advertise import Roster
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.graph import drawn, neighbours, shape
 from aggregation.secure_sum.keys import KEY_BYTES, commitment
-from aggregation.secure_sum.wire import digest, pack, pack_all, speaker, unpack, unpack_all
+from aggregation.secure_sum.wire import KEPT, digest, pack, pack_all, speaker, unpack, unpack_all
 
 _TAG = "conclave secure sum opening v1"
 _OPENINGS = "conclave secure sum openings v1"
@@ -38,7 +38,7 @@ class Opening:
         return cls(roster, speaker(name, who), nonce)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Openings:
     """The nonces that were opened, by party in order."""
 
@@ -46,13 +46,22 @@ class Openings:
 
     def encode(self) -> bytes:
         """Canonical bytes."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         return pack(_OPENINGS, pack_all(each.encode() for each in self.openings))
 
-    @classmethod
-    def decode(cls, data: bytes) -> "Openings":
+    @staticmethod
+    def decode(data: bytes) -> "Openings":
         """Read what the coordinator showed. Raises `Cheated` where it is not a list of openings."""
-        (body,) = unpack(data, _OPENINGS, (None,), COORDINATOR)
-        return cls(tuple(Opening.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
+        return _openings(data)
+
+
+@lru_cache(maxsize=KEPT)
+def _openings(data: bytes) -> Openings:
+    (body,) = unpack(data, _OPENINGS, (None,), COORDINATOR)
+    return Openings(tuple(Opening.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,7 @@ def group_digest(context: Context, roster: bytes, openings: bytes) -> bytes:
     return digest("conclave secure sum group v1", context.digest, roster, *([openings] if drawn(context) else []))
 
 
+@lru_cache(maxsize=KEPT)
 def group_of(context: Context, roster: Roster, openings: Openings | None) -> Group:
     """The group that both ends compute.
 

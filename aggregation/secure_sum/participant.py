@@ -59,7 +59,7 @@ class Participant:
         self, context: Context, party: str, *, attempts: Attempts, sign: Sign, verify: Verify, remember: Remember
     ) -> None:
         """Raises `Cheated` where the attempt was begun before."""
-        if party not in context.parties:
+        if party not in context.members:
             raise ValueError(f"{party!r} has no part in {context.title}")
         attempts.begin(context)
         self._context, self._party = context, party

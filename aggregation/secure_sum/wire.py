@@ -12,6 +12,11 @@ Packed = TypeVar("Packed", bytes, memoryview)
 LONGEST_NAME = 200
 """Characters of a name in a message."""
 
+KEPT = 4
+"""What a process keeps, decoded, of the last lists that a coordinator showed. It shows all parties the same: where
+simulated parties share a process, the first one's work serves the others. Lists are public.
+"""
+
 _LENGTH = 4
 
 

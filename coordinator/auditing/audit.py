@@ -32,9 +32,9 @@ from coordinator.published.audit import DELTA, Attacked, Audit, Kind, units_of_c
 from coordinator.transport.launchers import Launcher, SimulationRequest
 from learning.audits import gate, one_run, trade_offs
 from learning.audits.trade_offs import TradeOff
+from learning.models.forked import allowing
 from learning.models.machine import processors
 from learning.text.source import Document
-from protos.digest import plan_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ class AuditRequest:
     parameters.
 
     parties: the tables of the simulated parties; base: the folder against which the plan's paths are resolved.
-    settings: how it is audited. run: the run that is audited, None for a plan that was not run. seed: of the coins and
-    of the choice of canaries, for an audit that can be repeated; None for the system's stream.
+    settings: how it is audited. plan_hash: of the plan that the audit is of, which may be another than the one that is
+    simulated; notes: what a reader has to know of the difference. run: the run that is audited, None for a plan that
+    was not run. seed: of the coins and of the choice of canaries, for an audit that can be repeated; None for the
+    system's stream.
     """
 
     plan: Plan
@@ -56,8 +58,10 @@ class AuditRequest:
     cache: Path
     settings: AuditTable
     progress: Progress
+    plan_hash: bytes
     run: str | None = None
     seed: int | None = None
+    notes: Sequence[str] = ()
 
 
 def audited(given: AuditRequest) -> Audit:
@@ -89,7 +93,6 @@ def audited(given: AuditRequest) -> Audit:
         memberships = inferred(
             given.attacks, planted, ran, left, settings.shadows, partial(_alone, given), rng, given.progress
         )
-        digest = plan_hash(ran.run.priced.binding).hex()
     tested = [(scores, kind) for scores in found for kind in planted.kinds if planted.of(kind).sum() >= 2]
     if not tested:
         raise PlanError("[audit] An audit needs two canaries of a kind or more, and this plan allows fewer.")
@@ -102,7 +105,7 @@ def audited(given: AuditRequest) -> Audit:
     audit = Audit(
         format=2,
         run=given.run,
-        plan_hash=digest,
+        plan_hash=given.plan_hash.hex(),
         claimed=claimed,
         delta=delta,
         unit="all text of one user" if plan.privacy.unit == "user" else f"one {plan.privacy.record}",
@@ -116,7 +119,7 @@ def audited(given: AuditRequest) -> Audit:
         against=None if claim is None else claim[0],
         gate=None if claim is None else gate.GATE,
     )
-    return audit.model_copy(update={"says": _says(audit, len(rows.kept), held, units)})
+    return audit.model_copy(update={"says": [*_says(audit, len(rows.kept), held, units), *given.notes]})
 
 
 def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -> tuple[Planted, Sequence[Document]]:
@@ -168,9 +171,10 @@ def _ran(
     )
     links = None if watch is None else watched(parties.links(), watch)
     shown = _Bars(given.progress)
-    run: SimulatedRun[Any] = opened.enter_context(
-        driven(given.recipe, parties, given.progress, given.base, links=links, shown=shown, learns=learns)
-    )
+    with allowing(processors()):
+        run: SimulatedRun[Any] = opened.enter_context(
+            driven(given.recipe, parties, given.progress, given.base, links=links, shown=shown, learns=learns)
+        )
     return Ran(run, parties)
 
 

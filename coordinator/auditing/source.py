@@ -17,6 +17,7 @@ from coordinator.auditing.canaries import Canary, named
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from learning.errors import DataError
+from learning.text.reading import UTF_8
 from learning.text.source import Document, Source, columns, read
 from learning.text.words import sentences, tokenize
 
@@ -47,6 +48,9 @@ def rows_of(plan: Plan, base: Path, cache: Path, most: int | None, rng: np.rando
         user=shards.user,
         label=shards.label,
         stream=shards.stream,
+        encoding=shards.encoding or UTF_8,
+        delimiter=shards.delimiter,
+        sheet=shards.sheet,
     )
     source = replace(source, columns=tuple(columns(source, cache)))
     kept: list[Document] = []
@@ -75,7 +79,8 @@ def natural(plan: Plan, rows: Rows, count: int, rng: np.random.Generator) -> tup
     if taken < 2:
         raise PlanError(
             f"The source has {len(units):,} units, too few to take canaries from. Audit with more records, or with "
-            'kinds = ["worst"].'
+            'kinds = ["worst"].',
+            code="C204",
         )
     chosen = rng.permutation(len(units))
     canaries = [Canary("natural", _one_unit(plan, units[place], rng)) for place in chosen[:taken]]

@@ -17,7 +17,7 @@ from typing import Any
 from aggregation.accounting.events import from_json, to_json
 from aggregation.accounting.price import Guarantee, price
 from coordinator.comparing.comparable import Comparable, Method, Outcome, SeedData, Spread, View, changed
-from coordinator.errors import PlanError, RunError
+from coordinator.errors import ComparisonStopped, PlanError, RunError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE, rounded_up
 from coordinator.progress.progress import Progress
@@ -25,6 +25,8 @@ from coordinator.reading import shown
 from coordinator.store.private_files import private_folder, write_whole
 
 FORMAT = 1
+METHODS = "methods.json"
+"""The file of the labels of compared methods, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Comparison:
     earlier: cells in the folder from earlier comparisons on the same data, for other methods, epsilons or seeds.
     total: what all private cells, including the earlier ones, cost together at the plan's delta if all are published;
     None of a plan without a guarantee, which has no private cell. open: whether the folder also has a cell without
-    privacy; then no bound holds for the folder as a whole.
+    privacy; then no bound holds for the folder as a whole. missing: how many cells were not computed, since it was
+    stopped.
     """
 
     plan: Plan
@@ -67,6 +70,12 @@ class Comparison:
     total: Guarantee | None
     open: bool
     folder: Path
+    missing: int = 0
+
+    def __repr__(self) -> str:
+        lost = f", {self.missing} missing" if self.missing else ""
+        rows = ", ".join(method.name for method in self.methods)
+        return f"<comparison of {rows}: {len(self.cells)} cells{lost}, in {self.folder}>"
 
     def of(self, method: str, epsilon: float) -> list[Cell]:
         """The cells of one row at one epsilon, for all seeds; a row without privacy has the same cells at each."""
@@ -92,12 +101,14 @@ def compare(
 
     methods: names of methods; all where none is given. Memory: what the system's data and methods need.
     Raises `PlanError` for an unknown method, an epsilon that is out of range, or parties that are not simulated;
-    `RunError` for a folder that holds another comparison.
+    `RunError` for a folder that holds another comparison; `ComparisonStopped` where it was interrupted.
     """
     plan = comparable.plan
     chosen = _methods(comparable.methods, methods)
     if not epsilons or min(epsilons) <= 0 or max(epsilons) > 100:
-        raise PlanError("--epsilons wants one number or more above 0 and up to 100, for example --epsilons 1,2,4.")
+        raise PlanError(
+            "--epsilons wants one number or more above 0 and up to 100, for example --epsilons 1,2,4.", code="C101"
+        )
     if plan.evaluation is None:
         raise PlanError("[evaluation] is missing: methods are compared on public held-out text. Name a source.")
     wanted = [
@@ -109,9 +120,11 @@ def compare(
     if not plan.privacy.guarantee and (private := [method.label for method in chosen if method.private]):
         raise PlanError(
             f"--recipes: {', '.join(private)} would be compared at epsilons, and [privacy] guarantee = false states no "
-            "delta for them. Name other rows, or compare on a plan with epsilon and delta."
+            "delta for them. Name other rows, or compare on a plan with epsilon and delta.",
+            code="C101",
         )
     _claim(folder, plan)
+    write_whole(folder / METHODS, json.dumps({each.name: each.label for each in comparable.methods.values()}).encode())
     done: dict[tuple[str, float | None, int], Cell] = {}
     for method, epsilon, seed in wanted:
         kept = _kept(folder, method, epsilon, seed)
@@ -119,46 +132,77 @@ def compare(
             done[method.name, epsilon, seed] = kept
     if done:
         progress.say(f"  {len(done)} of {len(wanted)} cells were there already")
-    data: SeedData | None = None
-    for method, epsilon, seed in wanted:
-        if (method.name, epsilon, seed) in done:
-            continue
-        if data is None or data.seed != seed:
-            data = comparable.data(seed, folder / "work")
-        cell = _filled(method, epsilon, data, comparable)
-        write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
-        done[method.name, epsilon, seed] = cell
-        at = "" if epsilon is None else f", epsilon {epsilon:g}"
-        how_good = comparable.view.said(cell.metrics[comparable.view.metric])
-        progress.say(f"  {method.label}{at}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
-        progress.bar("cells", len(done), len(wanted))
+    stopped = False
+    try:
+        _fill(comparable, folder, wanted, done, progress)
+    except KeyboardInterrupt:
+        stopped = True
+    progress.doing("")
     cells, shown_here = tuple(done.values()), {_path(folder, *each) for each in wanted}
     earlier = tuple(_read(path) for path in sorted((folder / "cells").glob("*.json")) if path not in shown_here)
     every = (*cells, *earlier)
     events = [from_json(cell.event) for cell in every if cell.event is not None]
     total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE)) if plan.privacy.guarantee else None
-    numbers = tuple(sorted(set(epsilons)))
-    numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
-    return Comparison(
-        plan, comparable.view, chosen, numbers, numbered, cells, earlier, total, len(events) < len(every), folder
+    found = Comparison(
+        plan,
+        comparable.view,
+        chosen,
+        tuple(sorted(set(epsilons))),
+        tuple(range(plan.run.seed, plan.run.seed + seeds)),
+        cells,
+        earlier,
+        total,
+        len(events) < len(every),
+        folder,
+        len(wanted) - len(done),
     )
+    if stopped:
+        raise ComparisonStopped(
+            f"the comparison stopped: {len(done)} of {len(wanted)} cells are in {folder}. Run it again to go on.",
+            found if done else None,
+        )
+    return found
+
+
+def _fill(
+    comparable: Comparable,
+    folder: Path,
+    wanted: Sequence[tuple[Method, float | None, int]],
+    done: dict[tuple[str, float | None, int], Cell],
+    progress: Progress,
+) -> None:
+    """Compute the cells that are not `done`, name each before it is begun, and keep each as soon as it is there."""
+    data: SeedData | None = None
+    for method, epsilon, seed in wanted:
+        if (method.name, epsilon, seed) in done:
+            continue
+        at = "" if epsilon is None else f", epsilon {epsilon:g}"
+        progress.doing(f"cell {len(done) + 1} of {len(wanted)}: {method.label}{at}, seed {seed}")
+        if data is None or data.seed != seed:
+            data = comparable.data(seed, folder / "work")
+        cell = _filled(method, epsilon, data, comparable)
+        write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
+        done[method.name, epsilon, seed] = cell
+        how_good = comparable.view.said(cell.metrics[comparable.view.metric])
+        progress.say(f"  {method.label}{at}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
+        progress.bar("cells", len(done), len(wanted))
 
 
 def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method, ...]:
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise PlanError(f'--recipes: there is no "{unknown[0]}". There is {", ".join(known)}.')
+        raise PlanError(f'--recipes: there is no "{unknown[0]}". There is {", ".join(known)}.', code="C101")
     return tuple(known[name] for name in dict.fromkeys(names or known))
 
 
 def _claim(folder: Path, plan: Plan) -> None:
     """Mark a folder as the comparison of this plan. Raises `RunError` where it holds something else."""
-    same = changed(plan, epsilon=1.0) if plan.privacy.guarantee else plan
-    digest = hashlib.sha256(same.document(places=True).encode()).hexdigest()
+    digest = plan_digest(plan)
     path = folder / "comparison.json"
     if not path.exists() and folder.exists() and any(folder.iterdir()):
         raise RunError(
-            f"{folder} holds something that is not a comparison; it was left alone. Choose another --output."
+            f"{folder} holds something that is not a comparison; it was left alone. Choose another --output.",
+            code="C107",
         )
     private_folder(folder / "cells")
     folder.chmod(0o700)
@@ -166,8 +210,31 @@ def _claim(folder: Path, plan: Plan) -> None:
         write_whole(path, json.dumps({"format": FORMAT, "plan": digest}).encode())
     if json.loads(path.read_bytes()) != {"format": FORMAT, "plan": digest}:
         raise RunError(
-            f"{folder} holds the comparison of another plan. Choose another --output, or remove it to start again."
+            f"{folder} holds the comparison of another plan. Choose another --output, or remove it to start again.",
+            code="C107",
         )
+
+
+def plan_digest(plan: Plan) -> str:
+    """By what a folder is known for the comparison of a plan, whatever epsilon it has, in hex."""
+    same = changed(plan, epsilon=1.0) if plan.privacy.guarantee else plan
+    return hashlib.sha256(same.document(places=True).encode()).hexdigest()
+
+
+def cells_in(folder: Path, plan: Plan) -> tuple[dict[str, str], tuple[Cell, ...]]:
+    """The labels of the methods that a folder compares on a plan, by name, and its cells.
+
+    Raises `RunError` for a folder that holds no comparison, or that of another plan.
+    """
+    try:
+        claimed = json.loads((folder / "comparison.json").read_bytes())
+        labels = json.loads((folder / METHODS).read_bytes()) if (folder / METHODS).exists() else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder} holds no comparison that can be read ({shown(error)}).", code="C802") from None
+    if claimed != {"format": FORMAT, "plan": plan_digest(plan)}:
+        raise RunError(f"{folder} holds the comparison of another plan than this run's.")
+    cells = tuple(_read(path) for path in sorted((folder / "cells").glob("*.json")))
+    return {str(name): str(label) for name, label in labels.items()}, cells
 
 
 def _path(folder: Path, method: Method, epsilon: float | None, seed: int) -> Path:
@@ -192,7 +259,8 @@ def _read(path: Path) -> Cell:
     except (OSError, ValueError, TypeError) as error:
         raise RunError(
             f"{path} is no cell of a comparison ({shown(error)}), so what this folder cost cannot be added up. Remove "
-            "it if it is not yours, or choose another --output."
+            "it if it is not yours, or choose another --output.",
+            code="C802",
         ) from None
 
 
@@ -206,7 +274,8 @@ def _filled(method: Method, epsilon: float | None, data: SeedData, comparable: C
         paid = price([outcome.event], data.delta).epsilon
         if paid > epsilon:
             raise RunError(
-                f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair."
+                f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair.",
+                code="C602",
             )
     metrics = comparable.metrics(data, outcome.model)
     event = None if outcome.event is None or method.heuristic else to_json(outcome.event)

@@ -96,7 +96,7 @@ def _store(folder: Path, priced: PricedPlan[Any]) -> RunStore:
     store = RunStore(folder)
     if store.plan_hash != digest:
         store.close()
-        raise RunError(f"{folder} holds the run of another plan. Remove it to begin this one.")
+        raise RunError(f"{folder} holds the run of another plan. Remove it to begin this one.", code="C107")
     return store
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.comparing.comparison import Cell, Comparison
 from coordinator.pricing.release import rounded_up
+from coordinator.store.private_files import close_to_others, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +49,13 @@ def summary(comparison: Comparison) -> list[str]:
     lines = [
         comparison.view.about(plan, len(comparison.seeds)),
     ]
+    if comparison.missing:
+        there = len(comparison.cells)
+        lines.insert(
+            0,
+            f"Not complete: {there} of {there + comparison.missing} cells are there, and means are over the seeds that "
+            "are. Run it again to go on.",
+        )
     if comparison.total is not None:
         lines.append(
             f"All private cells together cost epsilon {rounded_up(comparison.total.epsilon)} at delta "
@@ -77,6 +85,13 @@ def _counted_in(comparison: Comparison) -> str:
         named.append(f"{method} at epsilon {epsilons} (seed{'s' if ',' in seeds else ''} {seeds})")
     count = "1 cell" if len(private) == 1 else f"{len(private)} cells"
     return f", with {count} of earlier comparisons in this folder: {'; '.join(named)}."
+
+
+def keep(comparison: Comparison) -> None:
+    """Keep the table and the picture in the comparison's folder."""
+    write_whole(comparison.folder / "table.md", markdown(comparison).encode())
+    draw(comparison, comparison.folder)
+    close_to_others(comparison.folder)
 
 
 def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:

@@ -22,6 +22,10 @@ def audit(
     records: Annotated[
         int | None, typer.Option(min=10, help="How many records of the source are simulated at the most.")
     ] = None,
+    texts: Annotated[
+        int | None,
+        typer.Option(min=10, help="How many texts a simulated teacher writes at the most; else 2,000."),
+    ] = None,
     shadows: Annotated[
         int | None,
         typer.Option(
@@ -41,13 +45,20 @@ def audit(
     Ends with 1 when an attack refutes the claim.
     """
     from coordinator import api
-    from coordinator.progress.progress import Terminal
+    from coordinator.progress.terminal import Terminal
     from coordinator.publishing import audited
 
     progress = Terminal()
     try:
         found = api.audit(
-            run, canaries=canaries, records=records, shadows=shadows, seed=seed, output=output, progress=progress
+            run,
+            canaries=canaries,
+            records=records,
+            texts=texts,
+            shadows=shadows,
+            seed=seed,
+            output=output,
+            progress=progress,
         )
     finally:
         progress.close()

@@ -3,11 +3,8 @@
 import logging
 import os
 import signal
-import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -16,23 +13,30 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.table import Table
 
-from aggregation.errors import ConclaveError
-from coordinator.console import shown
+from aggregation.errors import ConclaveError, code_of
+from coordinator.console import shown, submitting
 from coordinator.console.audit import audit
+from coordinator.console.init import init
+from coordinator.console.preview import preview
 from coordinator.console.provision import provision
-from coordinator.errors import PlanError, RunStopped
+from coordinator.console.publish import publish, track
+from coordinator.console.report import Html, report
+from coordinator.console.seen import followed, seen
+from coordinator.console.serving import serve
+from coordinator.console.watching import watch
+from coordinator.errors import ComparisonStopped, PlanError, RunError, RunStopped
 from protos.console.command_line import FAILURE, INTERRUPTED, USAGE, run_command
+from protos.console.explaining import explain
 from protos.waiting import PATIENT
 
 if TYPE_CHECKING:
-    from coordinator.progress.events import Observer
-    from coordinator.progress.progress import Progress
+    from protos.console.checklist import Line
 
 app = typer.Typer(
     name="coordinator",
     help="Publish one model learned from the text of several parties, with a differential-privacy guarantee.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 app.add_typer(provision)
@@ -53,6 +57,9 @@ RayAddress = Annotated[
     str | None,
     typer.Option("--ray-address", metavar="ADDR", help='Put the parties on a Ray cluster: "auto", or HOST:PORT.'),
 ]
+Files = Annotated[
+    Path | None, typer.Option("--files", metavar="DIR", help="Where the plan's paths start; by default at its file.")
+]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Keep the whole run in this folder.")]
 
 
@@ -70,31 +77,8 @@ def _root(
 ) -> None: ...
 
 
-@app.command()
-def init(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The file to write.")] = Path("plan.toml"),
-    launch: Annotated[
-        str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
-    ] = "ray",
-    recipe: Annotated[
-        str | None, typer.Option(help="The system whose plan to write, by name; by default that for word embeddings.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write a commented plan to start from."""
-    from coordinator.systems.registry import template
-
-    text = template(launch, recipe)
-    try:
-        with plan.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise PlanError(f"{plan} exists already and was left alone. Name another file.") from None
-    except OSError as error:
-        raise PlanError(f"{plan} cannot be written: {error.strerror}.") from None
-    shown.out.print(f"wrote {plan}\nnext: coordinator run {plan}", markup=False)
-    if as_json:
-        shown.as_one_line({"plan": str(plan.absolute())})
+app.command()(init)
+app.command()(preview)
 
 
 @app.command()
@@ -108,16 +92,36 @@ def run(
     metrics: Metrics = None,
     traces: Traces = None,
     log_json: LogJson = False,
+    files: Files = None,
+    spare: Annotated[
+        int | None, typer.Option(min=0, metavar="BYTES", help="Start only where the disk has so much more room.")
+    ] = None,
+    at: submitting.At = None,
+    who: submitting.As = submitting.FILE,
+    again: Annotated[bool, typer.Option("--again", help="With --at: run a plan that ran before; it pays again.")] = (
+        False
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Run a plan and publish its student."""
-    from coordinator import api
+    """Run a plan and publish its student; with --at, at a coordinator that stays up."""
+    if at is not None:
+        own = {"replace": replace, "ray_address": ray_address, "metrics": metrics, "traces": traces, "files": files}
+        submitting.check_local(**own, spare=spare, log_json=log_json)
+        return submitting.run(plan, at, who, output, again=again, as_json=as_json)
+    with seen(metrics, traces, log_json) as (progress, observer):
+        from coordinator import api
 
-    with _seen(metrics, traces, log_json) as (progress, observer):
         result = api.run(
-            plan, output=output, replace=replace, ray_address=ray_address, progress=progress, observer=observer
+            plan,
+            output=output,
+            replace=replace,
+            ray_address=ray_address,
+            files=files,
+            spare=spare,
+            progress=progress,
+            observer=observer,
         )
-    shown.finished(result, as_json)
+    return shown.finished(result, as_json)
 
 
 @app.command()
@@ -130,57 +134,39 @@ def resume(
     metrics: Metrics = None,
     traces: Traces = None,
     log_json: LogJson = False,
+    files: Files = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped, killed or lost its parties. No answer is asked for, or paid for, twice."""
-    from coordinator import api
+    with seen(metrics, traces, log_json) as (progress, observer):
+        from coordinator import api
 
-    with _seen(metrics, traces, log_json) as (progress, observer):
-        result = api.resume(run, plan=plan, ray_address=ray_address, progress=progress, observer=observer)
+        result = api.resume(run, plan=plan, ray_address=ray_address, files=files, progress=progress, observer=observer)
     shown.finished(result, as_json)
 
 
-@app.command()
-def watch(run: Run, as_json: AsJson = False) -> None:
-    """Show a run's progress, from its store alone, until the run ends or stops. Ctrl-C stops watching, not the run."""
-    from contextlib import closing
-    from dataclasses import asdict
-
-    from rich.live import Live
-    from rich.text import Text
-
-    from coordinator.store.index import RunIndex
-    from coordinator.store.watching import look, render
-
-    with closing(RunIndex().find(run)) as store:
-        view = look(store)
-        with Live(console=shown.out, auto_refresh=False, transient=True) as live:
-            while not view.at_rest:
-                if shown.out.is_terminal:
-                    live.update(Text("\n".join(render(view))), refresh=True)
-                time.sleep(1.0)
-                view = look(store)
-    for line in render(view):
-        shown.out.print(line, markup=False)
-    if as_json:
-        shown.as_one_line(asdict(view))
+app.command()(watch)
 
 
 @app.command()
-def cancel(run: Run, as_json: AsJson = False) -> None:
+def cancel(run: Run, at: submitting.At = None, who: submitting.As = submitting.FILE, as_json: AsJson = False) -> None:
     """End a run for good: its parties forget it. What was charged stays charged."""
+    if at is not None:
+        return submitting.cancel(run, at, who, as_json=as_json)
     from coordinator import api
 
     said = api.cancel(run)
     shown.prose(said)
     if as_json:
         shown.as_one_line({"run": run, "said": said})
+    return None
 
 
 @app.command()
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     ray_address: RayAddress = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Check everything that a run needs, here and at its parties. Each line is ok or says what to do. Spends nothing.
@@ -188,9 +174,14 @@ def check(
     Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
     """
     from coordinator.run.checking import check as look_over
+
+    _checklist(look_over(plan, ray_address, lambda line: shown.out.print(line, markup=False), output), as_json)
+
+
+def _checklist(lines: "Sequence[Line]", as_json: bool) -> None:
+    """Print the lines of a checklist. Raises `typer.Exit` where something is left to do."""
     from protos.console import checklist
 
-    lines = look_over(plan, ray_address, lambda line: shown.out.print(line, markup=False))
     for line in checklist.shown(lines):
         shown.out.print(line, markup=False)
     if as_json:
@@ -200,15 +191,35 @@ def check(
 
 
 @app.command()
+def doctor(
+    federation: Annotated[
+        Path | None,
+        typer.Option("--federation", metavar="DIR", help="A federation's folder; else ./federation."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine before there is a plan: versions, memory, disk, device, ports, clock, certificates, models.
+
+    Each line is ok or says what to do. Ends with 0 when nothing is left to do (a warning is for you to judge), else
+    with 1.
+    """
+    from coordinator.run.checks.doctor import doctor as look_over
+
+    _checklist(look_over(federation), as_json)
+
+
+@app.command()
 def forecast(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     as_json: AsJson = False,
 ) -> None:
     """Forecast what a run costs and how much of its signals the noise leaves. Asks no party and spends nothing."""
-    from coordinator import api
     from coordinator.forecasting.forecast import headline, record, summary, table
 
-    found = api.forecast(plan)
+    with followed():
+        from coordinator import api
+
+        found = api.forecast(plan)
     shown.out.print(headline(found), markup=False)
     shown.out.print()
     shown.table(*table(found))
@@ -226,29 +237,34 @@ def compare(
     epsilons: Annotated[str, typer.Option(help="The epsilons, separated by commas.")] = "1,2,4",
     seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds, starting at the plan's.")] = 3,
     output: Annotated[Path, typer.Option(metavar="DIR", help="For table, picture and cells.")] = Path("comparison"),
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare methods on the same simulated data at the same epsilons. Run it again to go on after a stop."""
-    from coordinator import api
-    from coordinator.comparing import table as chart
-    from coordinator.progress.progress import Terminal
-
-    progress = Terminal()
     try:
-        found = api.compare(
-            plan,
-            recipes=[name for name in recipes.split(",") if name],
-            epsilons=_numbers(epsilons),
-            seeds=seeds,
-            output=output,
-            progress=progress,
-        )
-    finally:
-        progress.close()
-    shown.table(*chart.rows(found))
-    for line in chart.summary(found):
-        shown.prose(line)
+        with followed() as progress:
+            from coordinator import api
+
+            found = api.compare(
+                plan,
+                recipes=[name for name in recipes.split(",") if name],
+                epsilons=_numbers(epsilons),
+                seeds=seeds,
+                output=output,
+                progress=progress,
+            )
+    except ComparisonStopped as stopped:
+        if stopped.so_far is not None:
+            shown.comparison(stopped.so_far)
+        raise
+    shown.comparison(found)
     shown.out.print(f"table and picture: {found.folder}", markup=False)
+    if html is not None:
+        from coordinator.page.comparison_page import page as comparison_page
+        from coordinator.page.file import write_page
+
+        write_page(comparison_page(found), html)
+        shown.out.print(f"page  {html}", markup=False)
     metric = found.view.metric
     if as_json:
         shown.as_one_line(
@@ -271,11 +287,18 @@ def compare(
 
 
 app.command()(audit)
+app.command()(publish)
+app.command()(track)
+app.command()(serve)
+app.command()(submitting.enroll)
+app.command()(submitting.fetch)
 
 
 @app.command()
-def runs(as_json: AsJson = False) -> None:
-    """List the runs on this machine, newest first."""
+def runs(at: submitting.At = None, who: submitting.As = submitting.FILE, as_json: AsJson = False) -> None:
+    """List the runs on this machine, newest first; with --at, yours at a coordinator that stays up."""
+    if at is not None:
+        return submitting.runs(at, who, as_json=as_json)
     from aggregation.mechanisms.mechanism import HEURISTIC
     from coordinator import api
     from coordinator.pricing.release import rounded_up
@@ -298,21 +321,11 @@ def runs(as_json: AsJson = False) -> None:
         shown.as_one_line(
             {"runs": [{key: getattr(e, key) for key in keys} | {"folder": str(e.folder)} for e in entries]}
         )
+    return None
 
 
-@app.command()
-def report(
-    run: Run,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a run promises, whom it trusts, what it does not protect, and how good its student is."""
-    from coordinator import api
-    from coordinator.publishing.report import render
-
-    found = api.report(run)
-    shown.prose(render(found))
-    if as_json:
-        shown.as_one_line(found)
+app.command()(report)
+app.command()(explain)
 
 
 @app.command()
@@ -338,49 +351,26 @@ def verify(
     if as_json:
         shown.as_one_line(record(verdict))
     if not verdict.ok:
-        raise typer.Exit(FAILURE)
-
-
-@contextmanager
-def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[tuple["Progress", "Observer"]]:
-    """Follow a run on the terminal, or as JSON lines on standard error; with metrics and traces where wanted."""
-    from prometheus_client import CollectorRegistry
-
-    from coordinator.progress import events
-    from coordinator.progress.progress import Silent, Terminal
-    from protos.telemetry.logs import json_lines
-
-    observers: list[Observer] = []
-    with ExitStack() as stack:
-        if metrics is not None:
-            registry = CollectorRegistry()
-            stack.enter_context(events.serve_metrics(metrics, registry))
-            observers.append(events.Metrics(registry))
-        if traces is not None:
-            stack.enter_context(events.traced_to(traces))
-        if log_json:
-            logger, handler = logging.getLogger("conclave.coordinator"), json_lines(sys.stderr)
-            logger.setLevel(logging.INFO)
-            logger.propagate = False
-            logger.addHandler(handler)
-            stack.callback(logger.removeHandler, handler)
-            observers.append(events.Logged(logger))
-            yield Silent(), events.Everyone(observers)
-        else:
-            progress = Terminal()
-            stack.callback(progress.close)
-            yield progress, events.Everyone(observers)
+        raise RunError(f"{folder} does not verify: a line above says why.", code="C801")
 
 
 def _numbers(text: str) -> list[float]:
     try:
         return [float(each) for each in text.split(",") if each.strip()]
     except ValueError:
-        raise PlanError(f'--epsilons = "{text}" is not a list of numbers. Write them with commas: 1,2,4.') from None
+        raise PlanError(
+            f'--epsilons = "{text}" is not a list of numbers. Write them with commas: 1,2,4.', code="C101"
+        ) from None
 
 
 def _terminated(number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _plain_warnings() -> None:
+    """What simulated parties warn of is a sentence; a library that sets logging up would put words before it."""
+    if not logging.getLogger().handlers and logging.lastResort is not None:
+        logging.getLogger().addHandler(logging.lastResort)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -389,6 +379,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminated)
     for name, value in PATIENT.items():
         os.environ.setdefault(name, value)
-    return run_command(
-        app, arguments, {PlanError: USAGE, RunStopped: INTERRUPTED, ConclaveError: FAILURE}, private=False
-    )
+    _plain_warnings()
+    errors: dict[type[Exception], int] = {PlanError: USAGE, RunStopped: INTERRUPTED, ConclaveError: FAILURE}
+    return run_command(app, arguments, errors, code_of, command="coordinator", private=False)

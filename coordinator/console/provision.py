@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from coordinator.errors import PlanError, RunError
 from coordinator.identity import provisioning
+from protos.identity.certificates import Role
 from protos.identity.validity import moment
 
 
@@ -64,15 +65,31 @@ def sign(
         str | None,
         typer.Option("--fingerprint", metavar="SHA256:...", help="What the party's administrator read aloud."),
     ] = None,
+    submitter: Annotated[
+        bool, typer.Option("--submitter", help="It is of somebody who submits runs, not of a party.")
+    ] = False,
     days: Days = provisioning.DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a party's request, and write NAME.pem beside it. Asks for the fingerprint that you heard by telephone."""
-    issued = provisioning.sign(federation, request, told=fingerprint or _told(request), days=days)
+    """Sign a request, and write NAME.pem beside it. Asks for the fingerprint that you heard by telephone."""
+    role = Role.SUBMITTER if submitter else Role.PARTY
+    issued = provisioning.sign(federation, request, told=fingerprint or _told(request, role), days=days, role=role)
     if as_json:
-        return _json({"party": issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
+        return _json({str(role): issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
     print(f"signed {issued.name}'s certificates, valid until {moment(issued.until)}: {issued.path}")
-    print(f"next: send {issued.path.name} to {issued.name}, who puts it where [identity] certificate says.")
+    where = "beside submitter.toml" if submitter else "where [identity] certificate says"
+    print(f"next: send {issued.path.name} to {issued.name}, who puts it {where}.")
+    return None
+
+
+@provision.command()
+def server(federation: Federation, days: Days = provisioning.DAYS, as_json: AsJson = False) -> None:
+    """Make the certificates of a coordinator that stays up (`coordinator serve`), or renew them. The keys stay."""
+    issued = provisioning.serve(federation, days=days)
+    if as_json:
+        return _json({"server": issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
+    print(f"{issued.path} of {issued.name}, valid until {moment(issued.until)}")
+    print("next: coordinator serve --config coordinator.toml")
     return None
 
 
@@ -109,18 +126,20 @@ def renew(
     return None
 
 
-def _told(request: Path) -> str:
+def _told(request: Path, role: Role) -> str:
     """The fingerprint of a request, once the person has confirmed that they heard it. Raises where nobody can."""
     asked = provisioning.request_of(request)
+    shown = provisioning.compared(asked, role)
     if not _at_a_terminal():
         raise PlanError(
             "nothing was signed: somebody has to compare the request's fingerprint with the one that "
-            f"{asked.name}'s administrator reads out by telephone. Give that one: --fingerprint SHA256:..."
+            f"{asked.name}'s administrator reads out by telephone. Give that one: --fingerprint SHA256:...",
+            code="C406",
         )
-    print(f"{request} asks for certificates for party {asked.name}\n  fingerprint  {asked.fingerprint}")
+    print(f"{request} asks for certificates for {role} {asked.name}\n  fingerprint  {shown}")
     if not typer.confirm(f"Did {asked.name}'s administrator read out this fingerprint, by telephone?"):
-        raise RunError(f"nothing was signed. Find out who sent {request}.")
-    return asked.fingerprint
+        raise RunError(f"nothing was signed. Find out who sent {request}.", code="C406")
+    return shown
 
 
 def _at_a_terminal() -> bool:

@@ -1,6 +1,7 @@
 """The output of the `coordinator` command: sentences, tables, and one line of JSON."""
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from coordinator.comparing.comparison import Comparison
     from coordinator.systems.system import TrainedAlone
 
 out: Final = Console(highlight=False, soft_wrap=True)
@@ -19,7 +21,7 @@ WIDE: Final = 200
 
 def finished(result: Any, as_json: bool) -> None:
     """Print how a run, or a training without parties, ended. result: from `coordinator.api.run`."""
-    from coordinator.publishing.measured import learned_nothing
+    from coordinator.publishing.verdict import learned_nothing, verdict
     from coordinator.systems.system import TrainedAlone
 
     if isinstance(result, TrainedAlone):
@@ -38,17 +40,18 @@ def finished(result: Any, as_json: bool) -> None:
                 "record": result.statement.plan.privacy.record,
                 "metrics": result.metrics,
                 "learned_nothing": learned_nothing(result.metrics),
+                "verdict": verdict(result.metrics).kind,
                 "verified": result.verdict.ok,
             }
         )
 
 
 def _alone(result: "TrainedAlone", as_json: bool) -> None:
-    from coordinator.publishing.measured import learned_nothing, measurements
+    from coordinator.publishing.measured import measurements
+    from coordinator.publishing.verdict import verdict
 
     prose(result.warning)
-    if (nothing := learned_nothing(result.metrics)) is not None:
-        prose(nothing)
+    prose(verdict(result.metrics).sentence)
     out.print(f"written  {result.student}", markup=False)
     for label, value in measurements(result.metrics):
         out.print(f"  {label}: {value}", markup=False)
@@ -57,11 +60,11 @@ def _alone(result: "TrainedAlone", as_json: bool) -> None:
 
 
 def _summary(result: Any) -> None:
-    from coordinator.publishing.measured import learned_nothing, measurements
+    from coordinator.publishing.measured import measurements
     from coordinator.publishing.report import promise
+    from coordinator.publishing.verdict import headline
 
-    if (nothing := learned_nothing(result.metrics)) is not None:
-        prose(nothing)
+    prose(headline(result.statement.privacy, result.metrics))
     out.print(f"published  {result.student}", markup=False)
     for sentence in (promise(result.statement), *result.statement.privacy["trust_means"]):
         prose(sentence)
@@ -76,9 +79,24 @@ def _summary(result: Any) -> None:
 
         for line in lines(result.verdict):
             prose(line)
-    trusting = "" if result.authority is None else f" --trust {result.authority}"
+    trusting = "" if result.authority is None else f" --trust {quoted(result.authority)}"
     out.print(f"verify: {'ok' if result.verdict.ok else 'WRONG'}", markup=False)
-    out.print(f"next: coordinator report {result.run} · coordinator verify {result.student}{trusting}", markup=False)
+    verify = f"coordinator verify {quoted(result.student)}{trusting}"
+    out.print(f"next: coordinator report {quoted(result.run)} · {verify}", markup=False)
+
+
+def comparison(found: "Comparison") -> None:
+    """A comparison's table, and what is to be known of it."""
+    from coordinator.comparing import table as chart
+
+    table(*chart.rows(found))
+    for line in chart.summary(found):
+        prose(line)
+
+
+def quoted(word: object) -> str:
+    """A word as a shell takes it, for a line that people copy."""
+    return shlex.quote(str(word))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

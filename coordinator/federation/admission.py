@@ -8,7 +8,7 @@ from coordinator.errors import PartyRefused
 from coordinator.federation.participants import Participants
 from coordinator.identity.identity import Own
 from coordinator.transport.link import Outcome, PartyLink
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_VERSION, software_version
 from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import plan_hash
@@ -32,14 +32,16 @@ async def admit(parties: Participants, plan: plan_pb2.Plan, own: Own) -> tuple[d
         if answer.protocol_version != PROTOCOL_VERSION:
             older = "an older" if answer.protocol_version < PROTOCOL_VERSION else "a newer"
             raise PartyRefused(
-                f"party {name} speaks {older} protocol ({answer.protocol_version}; here {PROTOCOL_VERSION}). "
-                f"It runs Conclave {answer.software_version}: install the same version at both ends."
-                f"{parties.money}"
+                f"party {name} speaks {older} protocol ({answer.protocol_version}; here {PROTOCOL_VERSION}). It runs "
+                f"Conclave {answer.software_version}, here it is {software_version()}: install the same version at "
+                f"both ends.{parties.money}",
+                code="C504",
             )
         if answer.name != name:
             raise PartyRefused(
                 f'the plan calls it "{name}", but the node at that address is party "{answer.name}". '
-                f"Mend the addresses in [federation] parties.{parties.money}"
+                f"Mend the addresses in [federation] parties.{parties.money}",
+                code="C404",
             )
         try:
             certificate = proven(name, answer, nonces[name], own)
@@ -70,6 +72,7 @@ def proven(name: str, answer: party_pb2.DescribeResponse, nonce: bytes, own: Own
     if said.get("nonce") != nonce.hex():
         raise PartyRefused(
             f"party {name} did not show that it is {name}: it signed another question. Something on the way to it "
-            "repeats old answers."
+            "repeats old answers.",
+            code="C406",
         )
     return answer.identity.certificate

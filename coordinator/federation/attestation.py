@@ -29,14 +29,15 @@ def attested(
             if abs(datetime.now(UTC) - at) > APART:
                 raise PartyRefused(
                     f"party {name} attests nothing that counts: it says that it signed at {moment(at)}, and the clock "
-                    f"here says {moment(datetime.now(UTC))}. Set both by a time server."
+                    f"here says {moment(datetime.now(UTC))}. Set both by a time server.",
+                    code="C403",
                 )
     except IdentityError as error:
         raise PartyRefused(f"party {name} attests nothing that counts: {error}") from None
     except (ValueError, OverflowError, OSError):
         raise PartyRefused(f"party {name} attests nothing that counts: it signed at no time there is.") from None
     if (said.get("run"), said.get("plan_hash"), said.get("party")) != (run_id, plan_hash, name):
-        raise PartyRefused(f"party {name} attests another run than {run_id}.")
+        raise PartyRefused(f"party {name} attests another run than {run_id}.", code="C406")
     listed = said.get("releases")
     costs = [(each.get("name"), each.get("event")) for each in listed] if isinstance(listed, list) else []
     missing = [release.name for release in releases if (release.name, to_json(release.event)) not in costs]

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -49,9 +50,16 @@ class Federation:
     raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
     """
 
-    def __init__(self, links: Sequence[PartyLink], own: Own | None, minimum: int, attendance: Attendance) -> None:
-        """own: None where parties are neither admitted nor asked to attest."""
-        self._parties = Participants(links, minimum, attendance)
+    def __init__(
+        self,
+        links: Sequence[PartyLink],
+        own: Own | None,
+        minimum: int,
+        attendance: Attendance,
+        processes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """own: None where parties are neither admitted nor asked to attest. processes: as of `Participants`."""
+        self._parties = Participants(links, minimum, attendance, processes)
         self._sums = SecureSums(self._parties, Rounds(self._parties), self._arrived)
         self._own = own
         self._attendance = attendance
@@ -94,7 +102,8 @@ class Federation:
             )
             for each in addresses
         ]
-        return cls(links, own, priced.plan.minimum_parties, attendance)
+        processes = {each.name: each.process for each in addresses if each.process}
+        return cls(links, own, priced.plan.minimum_parties, attendance, processes)
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -316,7 +325,7 @@ class Federation:
         await asyncio.gather(*(link.close() for link in self._parties.all))
 
     def _arrived(self, release: str, done: int, total: int) -> None:
-        self._shown(release, done, total, "masked")
+        self._shown(release, done, total, "blocks of the secure sum")
 
     def _shown(self, release: str, done: int, total: int, note: str) -> None:
         """Show the progress of a sum; steps are counted, not shown one by one."""

@@ -1,8 +1,10 @@
 """The participants of a run: all are asked at once, and a refusal or a loss ends the run or leaves that party out."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
@@ -28,6 +30,11 @@ _MENDABLE: Final = frozenset(
 )
 """Refusals after which the same run may get another answer, once somebody has mended the cause."""
 
+AT_ONCE: Final = 32
+"""The most parties of one process that are asked at the same time. More would wait for each other there, each with a
+call's memory at both ends and a sign of life every second.
+"""
+
 
 class Participants:
     """The parties in a run now, by name in `links`; those that were lost, with the reason, in `lost`.
@@ -35,11 +42,20 @@ class Participants:
     A refusal before anything was spent ends the run: it is a decision, and people may agree on another plan. A loss, or
     a refusal after something was `spent`, does not, as long as enough parties stay for the plan's minimum and for the
     noise. all: the links of every party that was ever in the run. minimum: number of parties that the plan needs.
-    run_id: of the run that they joined.
+    run_id: of the run that they joined. processes: by name, the process that a party shares with others, which take
+    turns; parties that are not in it have one of their own.
     """
 
-    def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:
+    def __init__(
+        self,
+        links: Sequence[PartyLink],
+        minimum: int,
+        attendance: Attendance,
+        processes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.all = tuple(links)
+        turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        self._turns = {name: turns[process] for name, process in processes.items()}
         self._here = {link.name: link for link in links}
         self._some: frozenset[str] | None = None
         self.minimum = minimum
@@ -48,6 +64,7 @@ class Participants:
         self.spent = False
         self.lost: dict[str, str] = {}
         self._where: dict[str, str] = {}
+        self._codes: dict[str, str] = {}
 
     @property
     def links(self) -> dict[str, PartyLink]:
@@ -93,30 +110,45 @@ class Participants:
         self, calls: dict[str, Coroutine[Any, Any, Outcome[Value]]], *, finish: bool
     ) -> dict[str, Outcome[Value]]:
         """Every party's outcome, or the outcomes so far once they end the run. Raises `RunStopped`."""
-        tasks = {name: asyncio.create_task(call) for name, call in calls.items()}
+        tasks = {name: asyncio.create_task(self._in_turn(name, call)) for name, call in calls.items()}
         stopped = asyncio.create_task(self.attendance.stopped(finish=finish))
-        pending = set(tasks.values())
+        ended: asyncio.Queue[asyncio.Task[Outcome[Value]] | None] = asyncio.Queue()
+        for each in tasks.values():
+            each.add_done_callback(ended.put_nowait)
+        stopped.add_done_callback(lambda _: ended.put_nowait(None))
+        left, out, refused = len(tasks), 0, False
         try:
-            while pending and not self._decided([task.result() for task in tasks.values() if task.done()]):
-                await asyncio.wait({*pending, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                pending = {task for task in pending if not task.done()}
-                if stopped.done() and pending:
+            while left and not (self._short(out) or (refused and not self.spent)):
+                task = await ended.get()
+                if task is None:
+                    if all(each.done() for each in tasks.values()):
+                        continue
                     raise RunStopped("stopped")
-            return {name: task.result() for name, task in tasks.items() if task.done()}
+                outcome = task.result()
+                left -= 1
+                out += isinstance(outcome, Lost | Refused)
+                refused |= isinstance(outcome, Refused)
+            return {name: each.result() for name, each in tasks.items() if each.done()}
         finally:
-            for task in (*tasks.values(), stopped):
-                task.cancel()
+            for each in tasks.values():
+                each.cancel()
+            stopped.cancel()
             await asyncio.gather(*tasks.values(), stopped, return_exceptions=True)
+            for call in calls.values():
+                call.close()  # where its turn never came
 
-    def _decided(self, outcomes: list[Outcome[Value]]) -> bool:
-        """Whether the run ends now, whatever the other parties answer."""
-        out = sum(isinstance(outcome, Lost | Refused) for outcome in outcomes)
-        refused = any(isinstance(outcome, Refused) for outcome in outcomes)
-        return self._short(out) or (refused and not self.spent)
+    async def _in_turn(self, name: str, call: Coroutine[Any, Any, Outcome[Value]]) -> Outcome[Value]:
+        """The outcome of a call, made when it is its party's turn."""
+        turn = self._turns.get(name)
+        if turn is None:
+            return await call
+        async with turn:
+            return await call
 
     def _short(self, out: int = 0) -> bool:
         """Whether too few parties are left, without so many of those that are asked."""
-        return len(self._here) - out < self.minimum or len(self.links) - out < self.fewest
+        asked = len(self._here) if self._some is None else len(self.links)
+        return len(self._here) - out < self.minimum or asked - out < self.fewest
 
     def settle(self, outcomes: Mapping[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
         """The answers. Drops lost parties and, once something is spent, parties that refuse.
@@ -124,17 +156,19 @@ class Participants:
         Raises when too few parties are left, or when a party refused before anything was spent.
         """
         gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
+        self._codes |= {name: outcome.code for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
         refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
         for name, no in refused.items():
             if not self.spent or self._short(len(gone) + len(refused)):
-                raise PartyRefused(self._refused(name, doing, no))
+                raise PartyRefused(self._refused(name, doing, no), code=no.refusal.code)
             gone[name] = f"it refused to {doing}"  # the reason for the loss is published, the party's own words are not
         for name, why in gone.items():
             self.lost[name], self._where[name] = why, at
             self._here.pop(name, None)
             self.attendance.gone(name, why)
         if self._short():
-            raise PartyLost(self._too_few())
+            codes = {self._codes.get(name, PartyLost.CODE) for name in self.lost}
+            raise PartyLost(self._too_few(), code=codes.pop() if len(codes) == 1 else "")
         for name in gone:
             words = f": {refused[name].refusal.sentence}" if name in refused else ""
             self.attendance.say(f"  {self._loss(name)}{words}; the run goes on without it")

@@ -5,12 +5,10 @@ No party is bound to anything.
 
 import asyncio
 import secrets
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from typing import Final
 
 from cryptography import x509
@@ -23,20 +21,17 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.launchers import PartyAddress
 from coordinator.transport.link import Answered, Lost, Refused, Way
-from protos import PROTOCOL_VERSION
+from coordinator.transport.reachable import unreachable
+from protos import PROTOCOL_VERSION, software_version
 from protos.conclave.v1 import party_pb2
-from protos.console.checklist import Line, ok, to_do, warning
+from protos.console.checklist import LARGEST_DIFFERENCE, Line, apart, ok, to_do, warning
 from protos.digest import plan_hash
 from protos.identity.certificates import fingerprint
-from protos.identity.validity import moment
+from protos.identity.validity import ending, ends_soon, moment
 
-CONNECT_SECONDS: Final = 5.0
-"""Seconds to wait for a connection to a party's address."""
 DIAL_SECONDS: Final = 45.0
 """Seconds to wait for a party that dials: more than the longest pause between two of its tries."""
 SAY_SECONDS: Final = 5.0
-LARGEST_DIFFERENCE: Final = 60.0
-"""The largest difference, in seconds, between two clocks; above it, one of them is said to be wrong."""
 
 
 @dataclass(slots=True)
@@ -91,11 +86,9 @@ def clock_line(name: str, ahead: float, others: Sequence[float]) -> Line:
 
     A clock that agrees with most of all clocks is taken to be right.
     """
-    off = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
-    if abs(ahead) <= LARGEST_DIFFERENCE:
-        return ok(
-            f"{name} clock", f"within {LARGEST_DIFFERENCE:g} s of this machine's" if abs(ahead) >= 1 else "as here"
-        )
+    off, far = apart(ahead)
+    if not far:
+        return ok(f"{name} clock", off)
     clocks = [0.0, *others]
 
     def most_agree(with_clock: float) -> bool:
@@ -121,8 +114,8 @@ async def _described(seen: Seen, place: PartyAddress, own: Own, say: Callable[[s
         if (missing := await _awaited(name, place.way, say)) is not None:
             seen.lines.append(to_do(f"{name} address", f"{missing}."))
             return
-    elif (why := await _unreachable(address)) is not None:
-        seen.lines.append(to_do(f"{name} address", f"{address}: {why}"))
+    elif (why := await unreachable(address)) is not None:
+        seen.lines.append(to_do(f"{name} address", str(why)))
         return
     nonce, asked = new_nonce(), time.time()
     try:
@@ -155,18 +148,22 @@ def _name(seen: Seen, answer: party_pb2.DescribeResponse, nonce: bytes, own: Own
         seen.certificate = proven(seen.name, answer, nonce, own)
     except PartyRefused as error:
         return to_do(what, str(error))
-    return ok(what, f"{seen.name}, signing key {fingerprint(x509.load_der_x509_certificate(seen.certificate))}")
+    certificate = x509.load_der_x509_certificate(seen.certificate)
+    said = f"{seen.name}, signing key {fingerprint(certificate)}"
+    if not own.tls:
+        return ok(what, said)
+    said += f", valid until {(end := ending(certificate)):%Y-%m-%d}"
+    if ends_soon(end):
+        return warning(what, f"{said}; sign its request again, and send it what comes (coordinator provision sign)")
+    return ok(what, said)
 
 
 def _version(name: str, answer: party_pb2.DescribeResponse) -> Line:
-    here = version("conclave-distill")
+    what, here = f"{name} versions", f"here it is Conclave {software_version()}, protocol {PROTOCOL_VERSION}"
+    there = f"Conclave {answer.software_version}, protocol {answer.protocol_version}"
     if answer.protocol_version != PROTOCOL_VERSION:
-        return to_do(
-            f"{name} versions",
-            f"it speaks protocol {answer.protocol_version} and runs Conclave {answer.software_version}; here it is "
-            f"{PROTOCOL_VERSION} and {here}. Install the same version at both ends.",
-        )
-    return ok(f"{name} versions", f"Conclave {answer.software_version}, protocol {answer.protocol_version}")
+        return to_do(what, f"{there}; {here}. Install the same version at both ends.")
+    return ok(what, there if answer.software_version == software_version() else f"{there}; {here}, which go together")
 
 
 async def _joining(seen: Seen, everyone: Sequence[Seen], priced: PricedPlan[Plan], needs: party_pb2.Needs) -> None:
@@ -206,21 +203,3 @@ async def _awaited(name: str, way: Way, say: Callable[[str], None]) -> str | Non
         say(f"  waiting for {name} to dial in, {left:.0f} s more: {missing}")
         missing = await way.missing(min(SAY_SECONDS, left))
     return missing
-
-
-async def _unreachable(address: str) -> str | None:
-    """Why no connection to an address can be made, None where one can."""
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host.removeprefix("[").removesuffix("]"), int(port))
-    except TimeoutError:
-        return f"no answer for {CONNECT_SECONDS:g} s. Is the machine on, and does a firewall let port {port} through?"
-    except socket.gaierror:
-        return f"there is no host {host}. Mend the address in [federation] parties."
-    except ConnectionRefusedError:
-        return "nothing listens there. Start the party there (`party serve`), or mend the address."
-    except (OSError, OverflowError) as error:
-        return f"{error}. Mend the address in [federation] parties."
-    writer.close()
-    return None

@@ -5,7 +5,7 @@ that the parties' text is like the public text.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.plan.plan import Plan
@@ -13,6 +13,9 @@ from coordinator.pricing.release import rounded_up, shares
 
 DROWNED_RATIO, DROWNED_ACCURACY = 1 / 3, 0.2
 """A signal counts as drowned below either, or where counts have no direction above the noise."""
+
+ACCURACY: Final = "expected label accuracy"
+"""The heading of a column that only a plan with labels has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,11 @@ class Forecast:
     between: tuple[float, float] | None = None
     why: str = ""
 
+    def __repr__(self) -> str:
+        price = "no guarantee" if self.epsilon is None else f"epsilon {rounded_up(self.epsilon)}"
+        names = ", ".join(f"{row.name}{' (drowned)' if row.drowned else ''}" for row in self.rows)
+        return f"<forecast of {self.plan.run.name}: {price}, about {_duration(self.seconds)}; {names}>"
+
     def row(self, name: str) -> Row:
         """The row with that name. Raises `KeyError`."""
         return {row.name: row for row in self.rows}[name]
@@ -99,7 +107,8 @@ def headline(found: Forecast) -> str:
 
 def table(found: Forecast) -> tuple[list[str], list[list[str]]]:
     """Headings and cells to be shown, one row a signal."""
-    heads = ["release", "queries", "sensitivity", "noise", "signal/noise", "expected label accuracy", ""]
+    labelled = any(row.accuracy is not None for row in found.rows)  # else a column would hold nothing
+    heads = ["release", "queries", "sensitivity", "noise", "signal/noise", *[ACCURACY] * labelled, ""]
     return heads, [
         [
             row.name,
@@ -107,7 +116,7 @@ def table(found: Forecast) -> tuple[list[str], list[list[str]]]:
             _figure(row.sensitivity),
             _figure(row.noise),
             ("at most " if row.at_most else "") + _figure(row.ratio),
-            _accuracy(row),
+            *[_accuracy(row)] * labelled,
             "<- drowned" if row.drowned else "free" if row.noise is None else "",
         ]
         for row in found.rows
@@ -144,7 +153,7 @@ def record(found: Forecast) -> dict[str, Any]:
 
 def _accuracy(row: Row) -> str:
     if row.accuracy is None:
-        return "-"
+        return "no labels"
     share = "" if row.answered is None or row.answered > 0.999 else f" of {100 * row.answered:.0f}% answered"
     return f"{100 * row.accuracy:.{0 if row.accuracy >= 0.1 else 1}f}%{share}"
 

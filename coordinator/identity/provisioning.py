@@ -2,6 +2,7 @@
 
 ca.pem, ca.key                   the authority; whoever has the key can mint any party, so it stays here (0600)
 coordinator.pem, coordinator.key the coordinator's bundle and private keys
+server.pem, server.key           where the coordinator stays up, its bundle and keys towards those who submit runs
 revoked.pem                      the certificates taken back, signed by the authority; parties get a copy
 issued/                          a copy of every bundle issued, so that all of a name's can be taken back
 """
@@ -45,6 +46,8 @@ CA: Final = "ca.pem"
 CA_KEY: Final = "ca.key"
 COORDINATOR: Final = "coordinator.pem"
 COORDINATOR_KEY: Final = "coordinator.key"
+SERVER: Final = "server.pem"
+SERVER_KEY: Final = "server.key"
 REVOKED: Final = "revoked.pem"
 ISSUED: Final = "issued"
 
@@ -83,7 +86,8 @@ def make(folder: Path, name: str, *, days: int = DAYS) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
             f"{folder} exists already and was left alone. Name a new folder, or go on with this one: `coordinator "
-            "provision sign`, `revoke`, `renew`."
+            "provision sign`, `revoke`, `renew`.",
+            code="C107",
         )
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
@@ -128,7 +132,9 @@ def vouched(folder: Path, name: str, request: bytes) -> bytes:
     with _sentences():
         asked = read_request(request)
         if asked.name != name:
-            raise RunError(f"party {name} asked for certificates of {shown_name(asked.name)}, and got none.")
+            raise RunError(
+                f"party {name} asked for certificates of {shown_name(asked.name)}, and got none.", code="C404"
+            )
         return _authority(folder).issue(asked, Role.PARTY).pem()
 
 
@@ -143,29 +149,67 @@ def request_of(path: Path) -> Request:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def sign(folder: Path, request: Path, *, told: str, days: int = DAYS) -> Provisioned:
+def sign(folder: Path, request: Path, *, told: str, days: int = DAYS, role: Role = Role.PARTY) -> Provisioned:
     """Issue the certificates for a request: `<name>.pem` beside it.
 
-    told: the fingerprint that the party's administrator gave out of band. Raises `RunError` when it is not the
-    request's; when the name was issued for another signing key that is not revoked, since a second accepted key could
-    take the party's place; and for revoked keys.
+    told: the fingerprint that the party's administrator gave out of band. role: of a party, or of a submitter. Raises
+    `RunError` when it is not the request's; when the name was issued for another signing key that is not revoked, since
+    a second accepted key could take the party's place, or in another role; and for revoked keys.
     """
     asked = request_of(request)
-    if told != asked.fingerprint:
+    wanted = compared(asked, role)
+    if told != wanted:
+        printed = "party enroll" if role is Role.PARTY else "coordinator enroll"
         raise RunError(
-            f"{request} has fingerprint {asked.fingerprint}, and {told} was given. Nothing was signed. Ask the "
-            f"administrator of {asked.name} by telephone for the fingerprint that `party enroll` printed there."
+            f"{request} has fingerprint {wanted}, and {told} was given. Nothing was signed. Ask the "
+            f"administrator of {asked.name} by telephone for the fingerprint that `{printed}` printed there.",
+            code="C406",
         )
     with _sentences():
         authority = _authority(folder)
         gone = _revocations(folder, authority)
         for earlier in _issued(folder, asked.name):
+            subject = subject_of(earlier.transport)
+            if subject is not None and subject[0] is not role and not gone.revoked(earlier.transport):
+                raise RunError(
+                    f"{asked.name} is the name of a {subject[0]} here, and cannot be that of a {role} as well. Nothing "
+                    "was signed. Choose another name.",
+                    code="C404",
+                )
             _check_key(earlier, asked, gone, folder)
-        bundle = authority.issue(asked, Role.PARTY, days)
+        bundle = authority.issue(asked, role, days)
         write_public(_next_copy(folder, asked.name), bundle.pem())
         path = request.absolute().parent / f"{asked.name}.pem"
         write_public(path, bundle.pem())
-    return Provisioned(asked.name, asked.fingerprint, path, bundle.signing.not_valid_after_utc)
+    return Provisioned(asked.name, wanted, path, bundle.signing.not_valid_after_utc)
+
+
+def compared(asked: Request, role: Role) -> str:
+    """The fingerprint of a request that two people compare: a party's of its signing key, which others pin; a
+    submitter's of its connections' key, for it signs nothing.
+    """
+    return asked.fingerprint if role is Role.PARTY else fingerprint(asked.transport)
+
+
+def serve(folder: Path, *, days: int = DAYS) -> Provisioned:
+    """Issue the certificates of a coordinator that stays up: `server.pem`, with `server.key`, made where it is
+    missing. Raises `RunError`.
+    """
+    with _sentences():
+        authority = _authority(folder)
+        own = subject_of(_own(folder).signing)
+        if own is None:
+            raise RunError(
+                f"{folder / COORDINATOR} is not a coordinator's. Use the file that `provision` made.", code="C401"
+            )
+        if not (folder / SERVER_KEY).exists():
+            write_private(folder / SERVER_KEY, key_pem(*new_keys()))
+        transport, signing = read_key_file(folder / SERVER_KEY, Role.SERVER)
+        request = Request(own[1], transport.public_key(), signing.public_key())
+        bundle = authority.issue(request, Role.SERVER, days)
+        write_public(_next_copy(folder, _OWN_COPIES), bundle.pem())
+        write_public(folder / SERVER, bundle.pem())
+    return Provisioned(own[1], fingerprint(bundle.transport), folder / SERVER, bundle.transport.not_valid_after_utc)
 
 
 def revoke(folder: Path, name: str) -> int:
@@ -182,7 +226,8 @@ def revoke(folder: Path, name: str) -> int:
         copies = _issued(folder, _OWN_COPIES if itself else name)
         if not copies:
             raise RunError(
-                f"nothing was issued to {name} in {folder}. Issued to: {', '.join(issued_to(folder)) or 'nobody'}."
+                f"nothing was issued to {name} in {folder}. Issued to: {', '.join(issued_to(folder)) or 'nobody'}.",
+                code="C404",
             )
         gone = _revocations(folder, authority)
         new = {
@@ -202,7 +247,8 @@ def renew(folder: Path, *, fresh_keys: bool = False, days: int = DAYS) -> Provis
         own = subject_of(_own(folder).signing)
         if own is None:
             raise RunError(
-                f"{folder / COORDINATOR} is not a coordinator's. Use the file that `coordinator provision` made."
+                f"{folder / COORDINATOR} is not a coordinator's. Use the file that `coordinator provision` made.",
+                code="C401",
             )
         if fresh_keys:
             transport_key, signing_key = new_keys()
@@ -214,8 +260,12 @@ def renew(folder: Path, *, fresh_keys: bool = False, days: int = DAYS) -> Provis
                 gone.revoked(each.signing) and fingerprint(each.signing) == fingerprint(signing_key.public_key())
                 for each in _issued(folder, _OWN_COPIES)
             ):
-                raise RunError("the coordinator's keys were revoked. Renew with fresh ones: --new-keys.")
+                raise RunError("the coordinator's keys were revoked. Renew with fresh ones: --new-keys.", code="C405")
         bundle = _issue_own(folder, authority, own[1], transport_key, signing_key, days)
+    if (folder / SERVER_KEY).exists():
+        if fresh_keys:
+            (folder / SERVER_KEY).unlink()
+        serve(folder, days=days)
     return Provisioned(own[1], fingerprint(bundle.signing), folder / COORDINATOR, bundle.signing.not_valid_after_utc)
 
 
@@ -238,12 +288,15 @@ def _authority(folder: Path) -> Authority:
     except FileNotFoundError:
         raise RunError(
             f"{folder} is not the folder of a federation: it has no {CA}. Make one: coordinator provision FOLDER "
-            "--name coordinator.consortium.example"
+            "--name coordinator.consortium.example",
+            code="C401",
         ) from None
     except UNREADABLE:
         certificate, key = None, None
     if certificate is None or not isinstance(key, EllipticCurvePrivateKey) or _mismatch(certificate, key):
-        raise RunError(f"{folder / CA} and {folder / CA_KEY} do not belong together, or one is damaged. Restore both.")
+        raise RunError(
+            f"{folder / CA} and {folder / CA_KEY} do not belong together, or one is damaged. Restore both.", code="C401"
+        )
     return Authority(certificate, key)
 
 
@@ -260,7 +313,9 @@ def _own(folder: Path) -> Bundle:
     try:
         return read_bundle(path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise RunError(f"{path}: there is no such file. Restore it, or make the federation's folder anew.") from None
+        raise RunError(
+            f"{path}: there is no such file. Restore it, or make the federation's folder anew.", code="C102"
+        ) from None
 
 
 def _issue_own(
@@ -285,12 +340,14 @@ def _check_key(earlier: Bundle, asked: Request, gone: RevocationList, folder: Pa
     if revoked and keys & {fingerprint(earlier.transport), fingerprint(earlier.signing)}:
         raise RunError(
             f"{asked.name} asks with keys that were revoked. Nothing was signed. {asked.name} moves its key file away, "
-            "enrolls again, and sends the new request."
+            "enrolls again, and sends the new request.",
+            code="C405",
         )
     if not revoked and fingerprint(earlier.signing) != asked.fingerprint:
         raise RunError(
             f"{asked.name} has certificates for another signing key ({fingerprint(earlier.signing)}). Nothing was "
-            f"signed. If that key is given up: coordinator provision revoke {asked.name} --federation {folder}"
+            f"signed. If that key is given up: coordinator provision revoke {asked.name} --federation {folder}",
+            code="C406",
         )
 
 

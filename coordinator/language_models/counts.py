@@ -8,7 +8,7 @@ from aggregation.mechanisms.counts import CountsMechanism
 from coordinator.errors import PlanError
 from coordinator.federation.federation import Federation
 from coordinator.language_models.plan import LanguagePlan
-from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, budget, gaussian_multiplier, shares
+from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, gaussian_multiplier, shares, unpromised
 from coordinator.store.store import RunStore
 from coordinator.text_models.messages import model_message
 from coordinator.text_models.public import PublicModel
@@ -77,6 +77,6 @@ async def count(
         if plan.privacy.trust == "secure-sum":
             present[release.name] = await federation.sum_securely(release, priced.binding.terms, 1, store)
         else:
-            note = budget(priced.guarantee, plan)
+            note = unpromised(plan)
             present[release.name] = await federation.aggregate(release.name, 1, release.columns, 1, store, note)
     return present

@@ -18,7 +18,9 @@ class StudentModelTable(Table):
     mixing: l in (1 - l) CE + l t^2 KL, both a mean over a batch's tokens. temperature: t. skip: first tokens of a text
     that count for no KL. top: the most probable tokens of each position that are kept, with the mass of all others.
     hidden: weight of the squared distance of last hidden states. held_out: share of the texts on which the student is
-    stopped: it is the best of all looked at, and training ends after `patience` looks that were none better.
+    stopped: it is the best of all looked at, and training ends after `patience` looks that were none better. patience:
+    looks. passes: over the texts. batch: texts in an update; micro_batch: texts computed at a time. learning_rate: the
+    highest. warm_up: the share of the updates over which it rises. decay: weight decay.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("student",)

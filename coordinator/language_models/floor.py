@@ -86,4 +86,4 @@ def read_floor(store: RunStore) -> Floor:
         kept = load(path.read_bytes())
         return Floor(kept["unigram"], kept["tilt"], kept.get("by_code"))
     except (SafetensorError, OSError, KeyError) as error:
-        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.", code="C802") from None

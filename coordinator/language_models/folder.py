@@ -1,12 +1,15 @@
 """What the published folders of language models share: the model's files, and the beginning and end of the card."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.language_models.plan import SpokenPlan
 from coordinator.language_models.public import PublicLanguage
 from coordinator.plan.named import named
-from coordinator.publishing.measured import learned_nothing
+from coordinator.publishing.front_matter import front_matter
+from coordinator.publishing.report import Statement
+from coordinator.publishing.verdict import headline
 from learning.text.hub import is_hub_name
 
 if TYPE_CHECKING:
@@ -31,21 +34,22 @@ def save_model(model: "PreTrainedModel", public: PublicLanguage, folder: Path) -
     save(model, tokenizer, folder)
 
 
-def beginning(plan: SpokenPlan, metrics: dict[str, Any], tags: str, *, pipeline: bool = True) -> str:
-    """The front matter of a card, its title, and, where the student learned nothing, that it did not. pipeline: whether
-    the standard library has one for the student.
+def beginning(
+    plan: SpokenPlan, statement: Statement, metrics: dict[str, Any], tags: Sequence[str], *, pipeline: bool = True
+) -> str:
+    """The front matter of a card, its title, and the verdict on the student. pipeline: whether the standard library has
+    one for the student.
     """
-    head = {
-        "language": plan.student.language,
-        "license": plan.student.licence,
-        "library_name": "transformers",
-    }
-    if pipeline:
-        head["pipeline_tag"] = "text-generation"
-    front = "\n".join(f"{key}: {value}" for key, value in head.items())
-    nothing = learned_nothing(metrics)
-    first = "" if nothing is None else f"**{nothing}**\n\n"
-    return f"---\n{front}\ntags: [{tags}]\n---\n\n# {plan.run.name}\n\n{first}"
+    front = front_matter(
+        plan,
+        library="transformers",
+        task="text-generation",
+        tags=tags,
+        metrics=metrics,
+        pipeline=pipeline,
+        base=plan.model.name,
+    )
+    return f"{front}\n# {plan.run.name}\n\n**{headline(statement.privacy, metrics)}**\n\n"
 
 
 def base_of(plan: SpokenPlan) -> str:

@@ -148,7 +148,7 @@ def heldout(plan: SpokenPlan, codes: Codes | None, base: Path, cache: Path) -> t
         if not found:
             raise DataError(f"[evaluation] {table.source} has no answer in its column {second!r}. Name the right one.")
     if not found:
-        raise DataError(f"[evaluation] {table.source} has no text. Name the column that holds it.")
+        raise DataError(f"[evaluation] {table.source} has no text. Name the column that holds it.", code="C204")
     return tuple(found)
 
 

@@ -47,7 +47,9 @@ class LanguageModelTable(ModelTable):
 
 
 class LanguageDpSgdTable(DpSgdTable):
-    """`[dp_sgd]`: as of other text models, with learning rates that were tried on language models (docs/results.md)."""
+    """`[dp_sgd]`: as of other text models, with learning rates that were tried on language models (see
+    docs/results/distildp.md).
+    """
 
     RATES = MappingProxyType(DpSgdTable.RATES | {"lora-all": 0.008})
 
@@ -68,9 +70,9 @@ class CodeColumnTable(Settings):
 class CodesTable(Settings):
     """`[codes]`: what stands before a text when the teacher reads or writes it.
 
-    template: words with columns in braces. epsilon: the part of the plan's epsilon that the joint histogram of the
-    codes spends, by default a twentieth. clip: L2 norm of one unit's counts; a record has one code. student: whether
-    the student is shown codes, too.
+    template: words with columns in braces. columns: those of the template, each a table. epsilon: the part of the
+    plan's epsilon that the joint histogram of the codes spends, by default a twentieth. clip: L2 norm of one unit's
+    counts; a record has one code. student: whether the student is shown codes, too.
     """
 
     template: Annotated[str, Field(min_length=1)]

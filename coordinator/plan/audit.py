@@ -8,6 +8,7 @@ from coordinator.errors import PlanError
 from protos.console.settings import Settings, SettingsError, check_settings
 
 CANARIES: Final = 500
+TEXTS: Final = 2000
 FEWEST: Final = 6
 """The fewest shadow models."""
 MOST_SHADOWS: Final = 256
@@ -21,7 +22,7 @@ class AuditTable(Settings):
     and "natural", the source's own. confidence: of all lower bounds together; what refutes a claim is held to
     `learning.audits.gate.GATE`, whatever this is. records: of the source, at the most, that are divided among the
     simulated parties; by default all. shadows: simulations more, whose students are shadow models for membership
-    inference; 0 for none.
+    inference; 0 for none. texts: that a simulated teacher writes for its student, at the most; by default `TEXTS`.
     """
 
     canaries: Annotated[int, Field(ge=2, le=20_000)] = CANARIES
@@ -30,6 +31,7 @@ class AuditTable(Settings):
     )
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
     records: Annotated[int, Field(ge=10)] | None = None
+    texts: Annotated[int, Field(ge=10)] | None = None
     shadows: Annotated[int, Field(ge=0, le=MOST_SHADOWS)] = 0
 
     @classmethod

@@ -17,9 +17,9 @@ Amount = Annotated[float, Field(gt=0)]
 class PlaceTable(Settings):
     """What a party needs of its machine: Ray's custom resources and node labels, and GPUs.
 
-    gpus: a party with any trains text models on the first that Ray gives it, in the precision of `[run]`; one with none
-    trains on its processor. A fraction shares one with other parties.
-    A machine gets a resource by `ray start --resources '{"party": 2}'`, a label by `--labels zone=north`.
+    resources, labels: what the machine must have, by name. gpus: a party with any trains text models on the first that
+    Ray gives it, in the precision of `[run]`; one with none trains on its processor. A fraction shares one with other
+    parties. A machine gets a resource by `ray start --resources '{"party": 2}'`, a label by `--labels zone=north`.
     """
 
     resources: dict[Annotated[str, Field(min_length=1)], Amount] = Field(default_factory=dict)

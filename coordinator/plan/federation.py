@@ -5,18 +5,40 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.plan.cluster import ClusterTable, head_address
+from coordinator.plan.public_text import Delimiter, Encoding, Sheet
 from coordinator.plan.table import Table
-from protos.console.settings import Settings, is_loopback
+from protos.console.settings import Settings, is_loopback, shaped
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
-Name = Annotated[str, Field(pattern=NAME)]
+Name = Annotated[
+    str, shaped(NAME, "is no name: use small letters, digits and hyphens, 40 at most, with no hyphen at either end")
+]
 
-Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+Address = Annotated[
+    str,
+    shaped(
+        r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$",
+        'is no address: give a host and a port, "party.hospital.example:7443", or "[::1]:7443"',
+    ),
+]
+
+Gate = Annotated[
+    str,
+    shaped(
+        r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$|^unix:/[^\x00]+$",
+        'is no place to listen at: give a host and a port, "0.0.0.0:7444", or the gate of `coordinator serve`, '
+        '"unix:/its/folder"',
+    ),
+]
 
 
 class PartyEntry(Settings):
-    """One party that runs elsewhere: at an address, or at none because it dials the coordinator (`dials = true`)."""
+    """One party that runs elsewhere: at an address, or at none because it dials the coordinator (`dials = true`).
+
+    name: as in the party's own file. address: host and port of its node. dials: whether it dials the gate, and has no
+    address.
+    """
 
     name: Name
     address: Address | None = None
@@ -35,7 +57,9 @@ class PartyEntry(Settings):
 class SplitTable(Settings):
     """How one source is divided among parties on one machine: by hash, by a column, or skewed by a label.
 
-    of: the number of parts; each party has one, and any others are unused. By default as many as parties.
+    of: the number of parts; each party has one, and any others are unused. By default as many as parties. by: "hash", a
+    column whose values stay together, or "dirichlet". parties: how many. label, alpha: of "dirichlet": the column that
+    is shared out unevenly, and how evenly (the smaller, the less).
     """
 
     by: str = "hash"
@@ -56,9 +80,15 @@ class SplitTable(Settings):
 
 
 class ShardsTable(Table):
-    """`[federation.shards]`: the one source that `launch = "ray"` divides among the parties it starts."""
+    """`[federation.shards]`: the one source that `launch = "ray"` divides among the parties it starts.
+
+    source: as in `[shard]` of a party file. text, second, id, user, label: its columns. stream: of a data hub alone:
+    whether rows are streamed and not kept. encoding, delimiter: of local files, by default UTF-8, and a comma in .csv.
+    sheet: of an Excel workbook, where several have rows. split: how it is divided.
+    """
 
     PLACES: ClassVar[tuple[str, ...]] = ("source",)
+    LATER: ClassVar[tuple[str, ...]] = ("encoding", "delimiter", "sheet")
 
     source: Annotated[str, Field(min_length=1)]
     text: str = "text"
@@ -67,6 +97,9 @@ class ShardsTable(Table):
     user: str | None = None
     label: str | None = None
     stream: bool = False
+    encoding: Encoding | None = None
+    delimiter: Delimiter | None = None
+    sheet: Sheet | None = None
     split: SplitTable
 
 
@@ -84,18 +117,22 @@ class DropTable(Settings):
 class FederationTable(Settings):
     """`[federation]`: the parties, how their nodes are started, and how long they are waited for.
 
-    identity: the folder that `coordinator provision` made, for mutual TLS and for the signature on what is
-    published; without it, parties are asked in plain text, and only on this machine. listen: host and port of the
-    gate at which parties with `dials = true` come in, while a run or a check goes on. deadline_seconds: seconds of
-    silence after which a node is asked whether it serves. retry_seconds: for how long a lost party is asked again
-    before the run goes on without it, or stops and can be resumed; 0 asks once. stragglers: "wait" for a party as
-    long as its node serves, or { drop_after = SECONDS } without progress (`DropTable`). cluster: the Ray cluster on
-    which `launch = "ray"` starts the parties, instead of a Ray of its own.
+    launch: "connect", to parties that run elsewhere, or "ray", which starts them from one source. minimum_parties:
+    below which the run stops; by default all but `[privacy] dropouts`. parties: for "connect", who they are. shards:
+    for "ray", the source that is divided. identity: the folder that `coordinator provision` made, for mutual TLS and
+    for the signature on what is published; without it, parties are asked in plain text, and only on this machine.
+    listen: host and port of the gate at which parties with `dials = true` come in, while a run or a check goes on; or
+    "unix:FOLDER", the gate that `coordinator serve` holds open on this machine. deadline_seconds: seconds of silence
+    after which a node is asked whether it serves. retry_seconds: for how long a lost party is asked again before the
+    run goes on without it, or stops and can be resumed; 0 asks once. stragglers: "wait" for a party as long as its node
+    serves, or { drop_after = SECONDS } without progress. cluster: the Ray cluster on which `launch = "ray"` starts the
+    parties, instead of a Ray of its own. parties_per_actor: the most parties of "ray" that share a process; by default
+    as few as cores and memory allow.
     """
 
     launch: str
     identity: str | None = None
-    listen: Address | None = None
+    listen: Gate | None = None
     minimum_parties: Annotated[int, Field(ge=1)] | None = None
     parties: list[PartyEntry] = Field(default_factory=list)
     shards: ShardsTable | None = None

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from coordinator.errors import PlanError
 from coordinator.plan.audit import AuditTable
@@ -16,24 +16,37 @@ from protos.console.computing import ComputeKeys
 from protos.console.settings import Settings
 
 
+def _named(name: str) -> str:
+    if not name.strip() or name != name.strip() or not name.isprintable():
+        raise ValueError("a run's name is one line of text without space around it. Give another.")
+    return name
+
+
+RunName = Annotated[str, Field(max_length=80), AfterValidator(_named)]
+
+
 class RunTable(ComputeKeys, Table):
     """`[run]`: the run's name, recipe and seed. The seed governs model starts and public shuffles, never noise.
 
-    recipe: the name of a system (`coordinator.systems.registry`), whose tables the plan has. device, precision,
-    threads: what the coordinator computes with, and the parties that a run starts on this machine. Like an address or a
-    deadline they are no part of the plan hash: they change no privacy and no party is bound by them, and a run whose
-    device was lost, or too small, can be resumed on another.
+    name: of the run, as people write it; its id ends with it, in small letters, digits and hyphens. recipe: the
+    name of a system, whose tables the plan has. seed: of model starts and public shuffles. device, precision,
+    threads: what the coordinator computes with, and the parties that a run starts on this machine. Like an
+    address or a deadline they are no part of the plan hash: they change no privacy and no party is bound by
+    them, and a run whose device was lost, or too small, can be resumed on another.
     """
 
     OF_MACHINE: ClassVar[tuple[str, ...]] = tuple(ComputeKeys.model_fields)
 
-    name: Name
+    name: RunName
     recipe: str
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
 class StudentTable(Settings):
-    """`[student]`: what is published, where, and what its model card says."""
+    """`[student]`: what is published, where, and what its model card says.
+
+    publish: the folder, relative to the plan. licence, language: of the model card.
+    """
 
     publish: str = "published"
     licence: str = "apache-2.0"
@@ -44,7 +57,8 @@ class ProbeTable(SourceTable):
     """`[[evaluation.probes]]`: a public labelled task with the embeddings as features, measured by `compare`.
 
     A linear classifier is trained on at most `rows` rows of `source` and measured on `test`. label: the column of
-    labels.
+    labels. name: of the task in tables. source, test: its text to learn from, and its text to be measured on. rows: at
+    the most, to learn from.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("source", "test")
@@ -58,10 +72,15 @@ class ProbeTable(SourceTable):
 class EvaluationTable(SourceTable):
     """`[evaluation]`: public held-out text. With a label column the embeddings are also probed for sentiment.
 
-    second: the column of second texts, where a classifier reads pairs.
+    second: the column of second texts, where a classifier reads pairs. values: what its label column holds for each of
+    a classifier's classes, by default what the parties' columns hold (`[text] values`). probes: labelled tasks, each a
+    table of its own.
     """
 
+    LATER: ClassVar[tuple[str, ...]] = (*SourceTable.LATER, "values")
+
     second: str | None = None
+    values: list[str] = Field(default_factory=list)
     probes: list[ProbeTable] = Field(default_factory=list)
 
 
@@ -144,6 +163,11 @@ class Plan(Settings):
         return True
 
     @property
+    def labelled(self) -> plan_pb2.LabelledText | None:
+        """Which columns of the parties' rows are labelled text, as a party is told when it joins; None for none."""
+        return None
+
+    @property
     def coded(self) -> plan_pb2.CodedText | None:
         """The control codes that stand before the parties' texts, where a plan has any."""
         return None
@@ -179,6 +203,12 @@ class Plan(Settings):
                 "[audit] holds what attacks find against a claim, and with insecure_reproducible_noise there is none. "
                 "Leave that out."
             )
+
+    def audited_with(self, settings: AuditTable) -> tuple[Self, list[str]]:
+        """The plan that an audit simulates, with the same releases at the same price, and what a reader has to know of
+        the difference: the same plan, and nothing, where a system does not make its student learn from less.
+        """
+        return self, []
 
     def _check_secure_sum(self) -> None:
         """Raises ValueError where no threshold could make a secure sum safe."""

@@ -23,13 +23,18 @@ PROMISING: Final = ("epsilon", "delta", "noise_multiplier", "noise", "attempts")
 class PrivacyTable(Settings):
     """`[privacy]`: the guarantee, under add-or-remove of one unit at one party.
 
-    guarantee: false for a plan whose releases no proof covers. It has none of `PROMISING`; `epsilon` and `delta` then
-    raise `PlanError`, so that nobody takes an absent number for one, and nothing else has an effect.
-    declared_size: approximate number of units of all parties together, a public figure; only `coordinator forecast`
-    uses it. trust: "secure-sum", under which the coordinator learns only noisy sums, or "trusted-aggregator". dropouts:
-    number of parties that may be lost without weakening the noise. colluders: number of parties that may pool what they
-    know with the coordinator. attempts: how many times a secure sum may be attempted, each attempt charged, where more
-    than `dropouts` parties are lost during one. noise: the distribution of each party's part of the noise.
+    guarantee: false for a plan whose releases no proof covers. It has none of the keys `PROMISING`: from Python
+    `epsilon` and `delta` then raise `PlanError`, so that nobody takes an absent number for one. epsilon, delta: the
+    guarantee, of everything that the run releases; both have to be said where there is one. unit: what is added or
+    removed: one record, or all text of a user. record: what one record is: a row, a sentence of it, or a (word,
+    context) pair. declared_size: approximate number of units of all parties together, a public figure: forecasts use
+    it, and under DP-SGD sampling rates follow from it. trust: "secure-sum", under which the coordinator learns only
+    noisy sums, or "trusted-aggregator". dropouts: number of parties that may be lost without weakening the noise.
+    colluders: number of parties that may pool what they know with the coordinator. attempts: how many times a secure
+    sum may be attempted, each attempt charged, where more than `dropouts` parties are lost during one. noise: the
+    distribution of each party's part of the noise. noise_multiplier: the noise of the sum over its sensitivity, in
+    place of what epsilon allows; a plan whose epsilon it exceeds is refused. insecure_reproducible_noise: noise comes
+    from the seed, for tests alone: nothing is promised.
     """
 
     guarantee: bool = True

@@ -7,7 +7,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 
 from aggregation.accounting.price import Guarantee, calibrate
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.registry import numbers_of
+from aggregation.mechanisms.registry import message_of
 from aggregation.noise.shares import GAUSSIAN
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
@@ -85,13 +85,15 @@ def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
         raise PlanError(
             f"[privacy] delta = {privacy.delta:g} is too small for secure sums of {len(plan.federation.names)} parties "
             f"against {privacy.colluders} colluders and {privacy.dropouts} drop-outs: that a graph of who masks with "
-            f"whom fails takes {graphs:.1e} of it. Plan for fewer of either. Nothing ran."
+            f"whom fails takes {graphs:.1e} of it. Plan for fewer of either. Nothing ran.",
+            code="C602",
         )
     if sampled + graphs > privacy.delta * SAMPLER_SHARE:
         cells = sum(release.rows * release.columns * release.steps for release in releases)
         raise PlanError(
             f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
-            f"error takes {sampled:.1e} of it. {recipe.fewer_cells} Nothing ran."
+            f"error takes {sampled:.1e} of it. {recipe.fewer_cells} Nothing ran.",
+            code="C602",
         )
     guarantee = dearest(releases, spare)
     if guarantee.epsilon > privacy.epsilon:
@@ -100,7 +102,8 @@ def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
         raise PlanError(
             f"[privacy] noise_multiplier = {privacy.noise_multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} "
             f"at delta {privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it "
-            "out and it is calibrated. Nothing ran."
+            "out and it is calibrated. Nothing ran.",
+            code="C602",
         )
     guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
     return PricedPlan(plan, releases, guarantee, _message(recipe, releases), graphs)
@@ -160,7 +163,8 @@ def _calibrated(recipe: Priceable[Plan], delta: float) -> float:
                 if refused
                 else PlanError(
                     f'[privacy] noise = "{plan.privacy.noise}" costs over epsilon {epsilon:g} on this grid even at '
-                    f"{_MOST_TIMES} times the Gaussian noise. {recipe.finer_grid}"
+                    f"{_MOST_TIMES} times the Gaussian noise. {recipe.finer_grid}",
+                    code="C602",
                 )
             )
     while high - low > 1:
@@ -204,5 +208,9 @@ def _release(release: Release) -> plan_pb2.Release:
     message = plan_pb2.Release(name=release.name, charges=release.charges, form=form)
     if release.parties:
         message.roster.parties.extend(release.parties)
-    fill(getattr(message, release.mechanism.kind), numbers_of(release.mechanism))
+    try:
+        kind, values = message_of(release.mechanism)
+    except ConclaveError as error:
+        raise PlanError(f"release {release.name} cannot be asked of parties: {error}") from None
+    fill(getattr(message, kind), values)
     return message

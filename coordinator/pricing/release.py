@@ -166,13 +166,13 @@ def rounded_up(epsilon: float, decimals: int = 3) -> str:
     return "infinity" if math.isinf(epsilon) else f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
 
 
-def budget(guarantee: Guarantee, plan: Plan) -> str:
-    """The privacy budget as it is shown beside a progress bar."""
+def unpromised(plan: Plan) -> str:
+    """What is said beside a progress bar of a plan that promises nothing; empty of one that does: what it has spent so
+    far is shown as it grows.
+    """
     if not plan.privacy.guarantee:
         return HEURISTIC
-    if plan.privacy.insecure_reproducible_noise:
-        return "no guarantee: reproducible noise"
-    return f"epsilon {rounded_up(guarantee.epsilon, 2)} / {plan.privacy.epsilon:g}"
+    return "no guarantee: reproducible noise" if plan.privacy.insecure_reproducible_noise else ""
 
 
 def shares(plan: Plan) -> int:

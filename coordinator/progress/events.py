@@ -21,6 +21,10 @@ SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 class Observer(Protocol):
     """Is told by the federation and the run what happened; never asks anything back, never raises."""
 
+    def named(self, run: str) -> None:
+        """The id of the run that is prepared from now on, before any other event."""
+        ...
+
     def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
         """A run begins or is resumed: its id, the epsilon it guarantees (None: nothing), and what its plan allows.
 
@@ -48,9 +52,15 @@ class Observer(Protocol):
         """A party was given up."""
         ...
 
+    def spent(self, epsilon: float) -> None:
+        """What the run has cost a party so far came to this epsilon, at most, at the plan's delta."""
+        ...
+
 
 class Unobserved:
     """Ignores all events."""
+
+    def named(self, run: str) -> None: ...
 
     def opened(self, run: str, epsilon: float | None, budget: float | None) -> None: ...
 
@@ -64,6 +74,8 @@ class Unobserved:
 
     def lost(self, party: str, why: str) -> None: ...
 
+    def spent(self, epsilon: float) -> None: ...
+
 
 class Metrics:
     """Counts events for Prometheus in the given registry; docs/metrics.md explains each figure."""
@@ -72,9 +84,11 @@ class Metrics:
         party, release = ["party"], ["release"]
         self._epsilon = Gauge("conclave_run_epsilon", "Epsilon that the run promises.", registry=registry)
         self._budget = Gauge("conclave_run_epsilon_budget", "Epsilon that the plan allows.", registry=registry)
+        self._spent = Gauge("conclave_run_epsilon_spent", "Epsilon spent so far, at most.", registry=registry)
         # 0 would be a promise: until anything is known, these are NaN.
         self._epsilon.set(math.nan)
         self._budget.set(math.nan)
+        self._spent.set(math.nan)
         self._stage = Gauge("conclave_run_stage", "1 while the stage goes on, else 0.", ["stage"], registry=registry)
         self._stored = Gauge("conclave_run_blocks_stored", "Blocks on disk.", release, registry=registry)
         self._expected = Gauge("conclave_run_blocks_expected", "Blocks of the release.", release, registry=registry)
@@ -88,6 +102,8 @@ class Metrics:
         )
         self._retries = Counter("conclave_run_retries", "Calls made again.", party, registry=registry)
         self._lost = Counter("conclave_run_parties_lost", "Parties given up.", party, registry=registry)
+
+    def named(self, run: str) -> None: ...
 
     def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
         if budget is None:  # without a guarantee both stay NaN: infinity would be a figure, too
@@ -112,6 +128,9 @@ class Metrics:
     def lost(self, party: str, why: str) -> None:
         self._lost.labels(party).inc()
 
+    def spent(self, epsilon: float) -> None:
+        self._spent.set(epsilon)
+
 
 class Logged:
     """Writes every event to the log with the run's id; blocks at DEBUG level, since there are many."""
@@ -120,8 +139,11 @@ class Logged:
         self._logger = logger
         self._run: dict[str, object] = {}
 
-    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
+    def named(self, run: str) -> None:
         self._run = {"run": run}
+
+    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
+        self.named(run)
         fields = {"event": "opened", "epsilon": epsilon}
         without = f"; {HEURISTIC}" if budget is None else ""
         self._logger.info("run %s is driven from here%s", run, without, extra=self._run | fields)
@@ -146,12 +168,20 @@ class Logged:
         fields = {"event": "lost", "party": party, "reason": _own_words(why)}
         self._logger.error("party %s was lost", party, extra=self._run | fields)
 
+    def spent(self, epsilon: float) -> None:
+        fields = {"event": "spent", "epsilon": round(epsilon, 4)}
+        self._logger.info("epsilon %.2f is spent so far", epsilon, extra=self._run | fields)
+
 
 class Everyone:
     """Passes every event to several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
+
+    def named(self, run: str) -> None:
+        for each in self._observers:
+            each.named(run)
 
     def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
         for each in self._observers:
@@ -177,6 +207,10 @@ class Everyone:
         for each in self._observers:
             each.lost(party, why)
 
+    def spent(self, epsilon: float) -> None:
+        for each in self._observers:
+            each.spent(epsilon)
+
 
 @contextmanager
 def serve_metrics(address: str, registry: CollectorRegistry) -> Iterator[str]:
@@ -190,7 +224,7 @@ def serve_metrics(address: str, registry: CollectorRegistry) -> Iterator[str]:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise RunError(
-            f"metrics cannot be served at {address}: {error.strerror}. Name a free port of this machine."
+            f"metrics cannot be served at {address}: {error.strerror}. Name a free port of this machine.", code="C305"
         ) from None
     try:
         shown = f"[{host}]" if ":" in host else host

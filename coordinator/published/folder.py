@@ -40,7 +40,9 @@ class Published:
     def at(cls, folder: Path) -> "Published":
         """List every name in the folder and below it. Raises `IntegrityError` where there is no folder."""
         if not os.path.isdir(folder):  # no name is too long for this
-            raise IntegrityError(f"{shown(folder)} is not a folder. Name the published folder of a student.")
+            raise IntegrityError(
+                f"{shown(folder)} is not a folder. Name the published folder of a student.", code="C705"
+            )
         sizes: dict[str, int] = {}
         folders: list[str] = []
         odd: list[str] = []

@@ -181,7 +181,7 @@ def kept(folder: Path) -> Audit | None:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except IntegrityError as error:
-        raise RunError(f"{path} is damaged: {error} Remove it, and audit the run again.") from None
+        raise RunError(f"{path} is damaged: {error} Remove it, and audit the run again.", code="C802") from None
 
 
 def curves(audit: Audit) -> bytes:

@@ -1,8 +1,7 @@
 """What was measured of a student, in words: for the report, the model card and the terminal."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 _CLASSIFIER = {
     "accuracy": ("accuracy on public test text", ".3f"),
@@ -47,53 +46,13 @@ _WRITTEN = {
     "written": ("answers written", ",d"),
 }
 
+DIVERGED: Final = 1e5
+"""From this perplexity on a model is worse than a guess among the words of any vocabulary: digits say nothing more."""
+
 
 def shown_perplexity(value: float) -> str:
-    """A perplexity with one decimal, or only its order of magnitude where more digits mean nothing."""
-    return f"{value:.1f}" if value < 1e5 else f"{value:.0e}"
-
-
-def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
-    """A sentence where a student is no better on public text than its free baselines.
-
-    The baselines are the model that it began with, and the frequencies of words or classes. None where the student is
-    better, or nothing was measured.
-    """
-    if "perplexity" in metrics:
-        floors = {
-            "unigram_floor": "the floor without any training",
-            "public_unigram": "the public text's own word frequencies",
-            "public_start": "its public start",
-        }
-        known = {key: metrics[key] for key in floors if key in metrics}
-        if not known or metrics["perplexity"] < min(known.values()):
-            return None
-        best = min(known, key=lambda key: known[key])
-        said, floor = shown_perplexity(metrics["perplexity"]), shown_perplexity(known[best])
-        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {floor}."
-    if "token_perplexity" in metrics:
-        floors = {"floor_perplexity": "the floor without any training", "public_perplexity": "the public model"}
-        known = {key: metrics[key] for key in floors if key in metrics}
-        if metrics["token_perplexity"] < min(known.values(), default=math.inf):
-            return None
-        best = min(known, key=lambda key: known[key])
-        said, least = shown_perplexity(metrics["token_perplexity"]), shown_perplexity(known[best])
-        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {least}."
-    key, what = ("accuracy", "accuracy") if "accuracy" in metrics else ("pearson", "correlation")
-    if key not in metrics or not metrics.keys() & {"public_start", "cosine"}:
-        return None
-    free = {"public_start": "its public start"}
-    if "public_start" not in metrics:  # of pairs, whose student has no start but what public pairs say
-        free = {"public_rule": "the public pairs' own rule", "cosine": "the pairs' cosine alone"}
-    others = {name: metrics[each] or 0.0 for each, name in free.items() if each in metrics}
-    others |= (
-        {"always saying the most frequent class": metrics["majority"]} if "majority" in metrics else {"no model": 0.0}
-    )
-    reached = metrics[key] or 0.0
-    if reached > max(others.values()):
-        return None
-    best = max(others, key=lambda name: others[name])
-    return f"Learned nothing: its {what} is {reached:.3f}, and that of {best} is {others[best]:.3f}."
+    """A perplexity with one decimal, or "diverged" where it is above that of a guess among all words there are."""
+    return f"{value:.1f}" if value < DIVERGED else "diverged"
 
 
 def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:

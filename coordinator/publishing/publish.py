@@ -29,7 +29,7 @@ def check_free(folder: Path) -> None:
     except OSError as error:
         raise RunError(f"{folder} cannot be read: {error.strerror}. Choose another place to publish.") from None
     if taken:
-        raise RunError(f"{folder} exists already. Choose another place to publish, or move it away.")
+        raise RunError(f"{folder} exists already. Choose another place to publish, or move it away.", code="C107")
 
 
 def try_place(folder: Path) -> None:
@@ -50,7 +50,8 @@ def try_place(folder: Path) -> None:
     except OSError as error:
         raise RunError(
             f"{folder} cannot be published: {above} takes no new folder ({error.strerror}). Choose another place to "
-            "publish, or make it writable."
+            "publish, or make it writable.",
+            code="C302",
         ) from None
 
 
@@ -84,6 +85,9 @@ def placed(folder: Path, fill: Callable[[Path], None]) -> None:
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise RunError(f"{folder} cannot be written: {error.strerror}. Nothing was published.") from None
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
 
 
 def _settle(folder: Path) -> None:

@@ -1,8 +1,9 @@
 """What a run guarantees and what it measured: one statement for the report, the model card and `privacy.json`."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,8 +15,9 @@ from coordinator.pricing.release import PricedPlan, rounded_up, shares
 from coordinator.published.audit import Audit
 from coordinator.publishing import audited
 from coordinator.publishing.computing import NOT_PROTECTED as NOT_ITS_DEVICE
-from coordinator.publishing.measured import learned_nothing, measurements
-from coordinator.store.store import RunStore
+from coordinator.publishing.measured import measurements
+from coordinator.publishing.verdict import headline, verdict
+from coordinator.store.store import FINISHED, RunStore
 from protos.identity.signing import NO_RELATION, RELATION
 
 TRUSTED_AGGREGATOR = (
@@ -323,16 +325,21 @@ def _claim(epsilon: float) -> str:
 
 
 def statement_of(store: RunStore) -> dict[str, Any]:
-    """What the store keeps for `coordinator report`: the finished run's statement as JSON values."""
+    """What the store keeps for `coordinator report`: the finished run's statement as JSON values.
+
+    student: where it was published, if it is there. error: why a run at rest is not finished.
+    """
+    status, place = store.status(), store.fact("student")
     return {
         "run": store.id,
         "name": store.fact("name"),
-        "status": store.status(),
-        "error": store.fact("error"),
-        "student": store.fact("student"),
+        "status": status,
+        "error": store.why(),
+        "student": str(place) if status == FINISHED and os.path.isdir(str(place)) else None,
         "epsilon": store.fact("epsilon"),
         "privacy": store.fact("privacy"),
         "metrics": store.fact("metrics"),
+        "verdict": None if store.fact("metrics") is None else asdict(verdict(store.fact("metrics"))),
         "audit": None if (audit := audited.kept(store.folder)) is None else audit.model_dump(mode="json"),
         "stages": {
             name: {"seconds": None if end is None else round(end - start, 3), "result": result}
@@ -343,8 +350,9 @@ def statement_of(store: RunStore) -> dict[str, Any]:
 
 def render(report: dict[str, Any]) -> str:
     """A stored report as text for a terminal."""
-    nothing = learned_nothing(report["metrics"] or {})
-    lines = [*([nothing, ""] if nothing else []), f"run {report['run']}  {report['status']}"]
+    finished = report["metrics"] is not None
+    first = [headline(report["privacy"], report["metrics"]), ""] if finished else []
+    lines = [*first, f"run {report['run']}  {report['status']}"]
     if report["error"]:
         lines += ["", report["error"]]
     privacy = report["privacy"]
@@ -378,6 +386,8 @@ def render(report: dict[str, Any]) -> str:
         lines.append(f"  {name:<10} " + ("not finished" if stage["seconds"] is None else f"{stage['seconds']:.1f} s"))
     if report["student"]:
         lines += ["", f"student    {report['student']}"]
+    elif report["status"] == FINISHED:
+        lines += ["", "student    no longer where it was published"]
     return "\n".join(lines)
 
 

@@ -1,10 +1,9 @@
 """Parties sign what a run has cost them; sums are made again without parties that were lost before they signed."""
 
 import base64
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, RunError
@@ -14,6 +13,7 @@ from coordinator.progress.progress import Progress
 from coordinator.published.manifest import Seal
 from coordinator.published.statement import Privacy
 from coordinator.publishing.report import Statement
+from coordinator.reading import without_places
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED, judged
@@ -21,9 +21,6 @@ from coordinator.verifying.evidence import lacking
 from protos.conclave.v1 import plan_pb2
 from protos.identity.identity import Identity
 from protos.identity.signing import Signed
-
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}\b")
-_PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
 
 
 async def attest(
@@ -66,7 +63,7 @@ async def attest(
     for name, why in found.beyond.items():
         progress.say(f"  party {name} was charged for more than this run's plan: {why}")
     if few:
-        raise RunError(_too_few_vouch(few, found.beyond, federation.lost, store.id))
+        raise RunError(_too_few_vouch(few, found.beyond, federation.lost, store.id), code="C801")
     missing = {name: why for name, why in federation.lost.items() if name not in signed}
     silent = [name for name in missing if stated.throughout(name)]
     left_out = dict.fromkeys(silent, UNATTESTED) | dict.fromkeys(found.beyond, OVERCHARGED)
@@ -81,7 +78,7 @@ def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
     with sound(store.folder):
         _, attested_at, kept = store.stages()["attest"]
         signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
-        missing = {name: _without_places(str(why)) for name, why in kept["missing"].items()}
+        missing = {name: without_places(str(why)) for name, why in kept["missing"].items()}
         if attested_at is None:
             raise ValueError("nobody attested what the run cost")
     return Seal(
@@ -137,11 +134,6 @@ async def _without(
         )
     progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")
     await again()
-
-
-def _without_places(why: str) -> str:
-    """Why a party was lost, without the address or path that only the coordinator's own user should see."""
-    return _PATH.sub("a path", _ADDRESS.sub("its address", why))
 
 
 def _packed(signed: Signed) -> dict[str, str]:

@@ -16,6 +16,7 @@ from coordinator.store.private_files import home
 from coordinator.store.store import RunStore
 from coordinator.systems.registry import system
 from coordinator.transport.launchers import Launcher
+from protos.digest import plan_hash
 
 
 def check_auditable(plan: Plan) -> None:
@@ -52,11 +53,16 @@ def audited(
     found, cache = system(plan.run.recipe), home() / "cache"
     assert found.audit is not None
     recipe = found.prepared(plan, base, cache)
+    priced = price_plan(recipe)
     if run is not None:
-        check_same(run, price_plan(recipe))
+        check_same(run, priced)
+    simulated, notes = plan.audited_with(settings)
+    if simulated is not plan:
+        recipe = found.prepared(simulated, base, cache)
     return attacked(
         AuditRequest(
-            plan=plan,
+            plan=simulated,
+            plan_hash=plan_hash(priced.binding),
             recipe=recipe,
             attacks=found.audit(recipe),
             launcher=launcher,
@@ -67,5 +73,6 @@ def audited(
             progress=progress,
             run=None if run is None else run.id,
             seed=seed,
+            notes=notes,
         )
     )

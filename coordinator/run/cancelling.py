@@ -37,7 +37,7 @@ def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
         base = Path(store.fact("base"))
     with lease.held(store):
         silent = leave(store, launcher, base, own)
-        store.note(status=CANCELLED, error=None)
+        store.note(status=CANCELLED)  # why it had stopped before stays
     charged = "What it was charged for stays charged."
     if not silent:
         return f"run {store.id} is cancelled; its parties forgot it. {charged}"

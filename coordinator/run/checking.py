@@ -4,15 +4,10 @@ Nothing is spent, and no party keeps anything. All parties are checked at the sa
 """
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import HEURISTIC
@@ -26,31 +21,39 @@ from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.publishing.publish import try_place
 from coordinator.run.audited import check_auditable
+from coordinator.run.checks.machine import SCRATCH, launcher, store, versions
 from coordinator.run.computing import computing, devices
 from coordinator.run.connecting import Connecting
-from coordinator.store.index import RunIndex
+from coordinator.run.given import PlanLike, plan_given
+from coordinator.run.previewing import look_over
+from coordinator.store.output import STUDENT
 from coordinator.store.private_files import home
-from coordinator.systems.registry import prepared, read_plan, system
+from coordinator.store.store import check_unused
+from coordinator.systems.registry import prepared, system
 from coordinator.transport.launchers import Cluster, LaunchRequest, find_launcher
-from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, State, free_disk, free_memory, ok, size, to_do, warning
 from protos.digest import plan_hash
 from protos.identity.certificates import fingerprint
+from protos.identity.validity import ending, ends_soon
 
-EXPIRING: Final = timedelta(days=30)
 
-
-def check(path: Path, ray_address: str | None = None, say: Callable[[str], None] = lambda sentence: None) -> list[Line]:
-    """Check everything that running the plan in `path` needs, one line each. Reads the public text that the plan names.
+def check(
+    plan: PlanLike,
+    ray_address: str | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+    output: Path | None = None,
+) -> list[Line]:
+    """Check everything that running a plan needs, one line each. Reads the public text that the plan names.
 
     ray_address: of the Ray cluster to put the parties on, whatever the plan says. say: is told who is waited for.
+    output: the folder that is to hold everything of the run.
     """
     try:
-        plan = read_plan(path).on_cluster(ray_address)
+        asked = plan_given(plan)
+        plan, base = asked.plan.on_cluster(ray_address), asked.base
     except PlanError as error:
-        return [to_do("plan", str(error)), _versions()]
-    base = path.absolute().parent
+        return [to_do("plan", str(error)), versions()]
     priced = room = own = None
     device = _device(plan)
     try:
@@ -72,18 +75,21 @@ def check(path: Path, ray_address: str | None = None, say: Callable[[str], None]
         lines.append(to_do("identity", str(error)))
     except OSError as error:
         lines.append(to_do("identity", f"{error.filename} cannot be written: {error.strerror}."))
-    lines += [_store(), _publish(base / plan.student.publish)]
+    stored = store()
+    lines += [stored, _publish(base / plan.student.publish) if output is None else _output(output.absolute())]
     cluster = plan.federation.cluster
     parties = len(plan.federation.names) if plan.federation.shards is not None and cluster is None else 0
     if room is not None:
-        lines += _room(room, parties)
+        lines += _room(room, parties, home() if output is None else output)
     if plan.federation.shards is not None:
-        lines.append(_launcher(plan.federation.launch))
+        lines.append(launcher(plan.federation.launch))
+        if cluster is None and State.TO_DO not in (stored.state, lines[-1].state):
+            lines += look_over(plan, base)  # on a cluster the source lies on its machines
         if cluster is not None and lines[-1].state is not State.TO_DO:
             lines.append(_cluster(plan.federation.launch, cluster.cluster(plan.federation.names, base, "check")))
     elif own is not None:
         lines += _parties(plan, base, own, priced, None if room is None else room.party, say)
-    return [*lines, _versions()]
+    return [*lines, versions()]
 
 
 def _parties(
@@ -133,26 +139,20 @@ def _identity(plan: Plan, own: Own) -> Line:
         return ok(
             "identity", "none of a federation: parties on this machine alone, and the student signed by its run store"
         )
-    end = min(own.identity.transport.not_valid_after_utc, own.identity.signing.not_valid_after_utc)
-    said = f"{own.identity.name}, valid until {end:%Y-%m-%d}, authority {fingerprint(own.identity.authority)}"
-    if end - datetime.now(UTC) < EXPIRING:
+    end, last = ending(own.identity.transport, own.identity.signing), ending(own.identity.authority)
+    said = (
+        f"{own.identity.name}, valid until {end:%Y-%m-%d}, authority {fingerprint(own.identity.authority)}, "
+        f"until {last:%Y-%m-%d}"
+    )
+    if ends_soon(last):
+        return warning(
+            "identity",
+            f"{said}; none of its certificates counts then: make a new federation before (coordinator provision "
+            "federation), in which every party enrols",
+        )
+    if ends_soon(end):
         return warning("identity", f"{said}; renew it soon: coordinator provision renew")
     return ok("identity", said)
-
-
-def _store() -> Line:
-    """Whether runs can be stored: the index opens, and a file can be written beside it."""
-    folder = home()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"conclave")
-        kept = len(RunIndex().entries())
-    except OSError as error:
-        return to_do("store", f"{folder} cannot be written: {error.strerror}. Make it writable, or set CONCLAVE_HOME.")
-    except RunError as error:
-        return to_do("store", str(error))
-    return ok("store", f"{folder}, {kept} {'run' if kept == 1 else 'runs'}")
 
 
 def _publish(folder: Path) -> Line:
@@ -164,36 +164,48 @@ def _publish(folder: Path) -> Line:
     return ok("publish", f"{folder} is free")
 
 
-def _room(room: Needs, parties: int) -> list[Line]:
-    """Memory and disk of this machine, for the coordinator and for the parties that it starts here."""
+def _output(folder: Path) -> Line:
+    """Whether a run could have this folder."""
+    try:
+        check_unused(folder)
+        try_place(folder / STUDENT)
+    except RunError as error:
+        return to_do("output", str(error))
+    return ok("output", f"{folder} is free")
+
+
+def _room(room: Needs, parties: int, place: Path) -> list[Line]:
+    """Memory and disk of this machine, for the coordinator and for the parties that it starts here.
+
+    place: where the run's files go.
+    """
     memory, disk = room.memory + parties * room.party_memory, room.disk + parties * room.party_disk
     who = f"coordinator and {parties} parties" if parties else "coordinator"
-    free, space = free_memory(), free_disk(home())
+    free = free_memory()
     if free is None:
-        lines = [warning("memory", f"this system does not say how much is free; {who} may take {size(memory)}")]
+        found = warning("memory", f"this system does not say how much is free; {who} may take {size(memory)}")
     elif free < memory:
         cure = "Plan with fewer words or parties" if parties else "Plan with fewer words"
-        lines = [
-            to_do("memory", f"{size(free)} are free, and {who} may take {size(memory)}. {cure}, or end other programs.")
-        ]
+        found = to_do(
+            "memory", f"{size(free)} are free, and {who} may take {size(memory)}. {cure}, or end other programs."
+        )
     else:
-        lines = [ok("memory", f"{size(free)} are free; up to {size(memory)} for {who}")]
+        found = ok("memory", f"{size(free)} are free; up to {size(memory)} for {who}")
+    return [found, _disk(place, disk, who)]
+
+
+def _disk(place: Path, disk: int, who: str) -> Line:
+    space, scratch = free_disk(place), Path(tempfile.gettempdir())
     if space < disk:
-        cure = "Make room, or set CONCLAVE_HOME"
-        lines.append(to_do("disk", f"{size(space)} are free in {home()}, and {who} may write {size(disk)}. {cure}."))
-    else:
-        lines.append(ok("disk", f"{size(space)} are free; up to {size(disk)} for {who}"))
-    return lines
-
-
-def _launcher(name: str) -> Line:
-    try:
-        find_launcher(name)
-    except PlanError as error:
-        return to_do("launcher", str(error))
-    if name == "ray" and find_spec("ray") is None:
-        return to_do("launcher", "Ray is not installed here. Install Conclave again: pip install conclave-distill")
-    return ok("launcher", f"{name} is installed")
+        cure = "Make room, or name another folder (CONCLAVE_HOME, --output)"
+        return to_do("disk", f"{size(space)} are free in {place}, and {who} may write {size(disk)}. {cure}.")
+    if (left := free_disk(scratch)) < SCRATCH:
+        return to_do(
+            "disk",
+            f"{size(left)} are free in {scratch}, and temporary files may take {size(SCRATCH)}. Make room, or set "
+            "TMPDIR.",
+        )
+    return ok("disk", f"{size(space)} are free in {place}; up to {size(disk)} for {who}")
 
 
 def _cluster(launcher: str, cluster: Cluster) -> Line:
@@ -201,8 +213,3 @@ def _cluster(launcher: str, cluster: Cluster) -> Line:
         return ok("cluster", find_launcher(launcher).look(cluster))
     except ConclaveError as error:
         return to_do("cluster", str(error))
-
-
-def _versions() -> Line:
-    here = f"Conclave {version('conclave-distill')}, protocol {PROTOCOL_VERSION}, Python {sys.version.split()[0]}"
-    return ok("versions", here)

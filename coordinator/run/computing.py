@@ -71,11 +71,11 @@ def memory_told(run: str) -> Iterator[None]:
     try:
         yield
     except ComputeError as error:
-        raise RunError(_too_little(str(error), run)) from None
+        raise RunError(_too_little(str(error), run), code="C304") from None
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError" and "backend out of memory" not in str(error):
             raise
-        raise RunError(_too_little("The device of [run] has too little free memory.", run)) from None
+        raise RunError(_too_little("The device of [run] has too little free memory.", run), code="C304") from None
 
 
 def _too_little(sentence: str, run: str) -> str:

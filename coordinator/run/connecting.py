@@ -6,8 +6,24 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from coordinator.errors import PlanError
 from coordinator.identity.identity import own_identity
 from coordinator.plan.plan import Plan
+from coordinator.transport.dialled.standing import StandingWay, standing_folder
 from coordinator.transport.dialled.way import opened_gate
-from coordinator.transport.launchers import Cluster, LaunchRequest, PartyAddress, Simulation, SimulationRequest
+from coordinator.transport.launchers import (
+    Cluster,
+    Launcher,
+    LaunchRequest,
+    Looked,
+    PartyAddress,
+    PreviewRequest,
+    Simulation,
+    SimulationRequest,
+    find_launcher,
+)
+
+
+def launcher_of(plan: Plan) -> Launcher:
+    """What starts a plan's parties, or connects to them. Raises `PlanError` naming the launchers there are."""
+    return Connecting(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
 class Connecting:
@@ -26,6 +42,11 @@ class Connecting:
             yield tuple(direct)
             return
         assert federation.listen is not None, "the plan was checked"
+        if (folder := standing_folder(federation.listen)) is not None:
+            stands = [StandingWay(name, folder) for name in dialling]
+            through = [PartyAddress(way.name, way.address, way=way) for way in stands]
+            yield tuple(sorted([*direct, *through], key=lambda each: each.name))
+            return
         identity = own_identity(self._plan, request.base).identity
         with opened_gate(federation.listen, dialling, identity) as ways:
             gate = next(iter(ways.values())).gate
@@ -38,6 +59,12 @@ class Connecting:
 
     def look(self, cluster: Cluster) -> str:
         raise PlanError('[federation] launch = "connect": parties run already, and are put on no cluster.')
+
+    def preview(self, request: PreviewRequest) -> Looked:
+        raise PlanError(
+            '[federation] launch = "connect": these parties\' text is their own, and nobody else looks at it. Each '
+            "administrator sees what would be used with: party preview"
+        )
 
     def simulate(self, request: SimulationRequest) -> Simulation:
         raise PlanError(

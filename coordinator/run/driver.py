@@ -6,7 +6,7 @@ any point. The first interrupt lets it finish the block in hand; the second stop
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,9 @@ from coordinator.run.attesting import attest, seal
 from coordinator.run.audited import audited
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
+from coordinator.run.keeping import Counted, caps_of, shown
 from coordinator.run.party_files import party_tables
+from coordinator.run.spending import Spending
 from coordinator.run.sums import made_once, parties_of
 from coordinator.store import lease, output
 from coordinator.store.faults import sound
@@ -48,7 +50,10 @@ STUDENT: Final = "artefacts/student.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """Everything that driving a run needs. computed: what this process computes with."""
+    """Everything that driving a run needs.
+
+    computed: what this process computes with. before: the stages that went on before, as `RunStore.lasted` takes them.
+    """
 
     priced: PricedPlan[Any]
     recipe: Recipe[Any]
@@ -59,6 +64,7 @@ class Drive:
     progress: Progress
     observer: Observer
     computed: Computed = field(default_factory=Computed)
+    before: Sequence[tuple[str, float, float]] = ()
 
     @property
     def student_folder(self) -> Path:
@@ -77,11 +83,13 @@ class Drive:
         with sound(store.folder):
             resumed = int(store.fact("resumed") or 0)
         with lease.held(store), Recorded(self.progress, store) as progress, tracing.run(store.id, resumed):
-            store.note(status=RUNNING, error=None, **{lease.CANCEL: None})
+            store.note(status=RUNNING, error=None, code=None, **{lease.CANCEL: None})
+            store.lasted(self.before)
             epsilon = self.priced.guarantee.epsilon if self.priced.private else None
             self.observer.opened(store.id, epsilon, plan.privacy.epsilon if plan.privacy.guarantee else None)
             try:
-                return replace(self, progress=progress)._told()
+                with Spending(self.priced, store, self.observer):
+                    return replace(self, progress=progress, observer=Counted(self.observer, store))._told()
             except KeyboardInterrupt:  # also an interrupt that comes while the end of the run is noted
                 raise self._stopped() from None
 
@@ -94,14 +102,14 @@ class Drive:
         except RunStopped:
             raise self._stopped() from None
         except PartyLost as error:
-            self._note(RESUMABLE, str(error))
+            self._note(RESUMABLE, str(error), error.code)
             moved = "\n  If it is at another address by then, say so in [federation] parties of the plan first."
             raise PartyLost(f"{error}{moved if plan.federation.shards is None else ''}") from None
         except RunError as error:
-            self._note(RESUMABLE, str(error))
+            self._note(RESUMABLE, str(error), error.code)
             raise
         except ConclaveError as error:
-            self._note(FAILED, str(error))
+            self._note(FAILED, str(error), error.code)
             raise
 
     def _stages(self) -> tuple[Statement, dict[str, list[str]]]:
@@ -112,6 +120,8 @@ class Drive:
         with self._stage("evaluate") as result:
             student = self.recipe.student(content, self.priced, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
+            if (unshown := shown(student, self.priced, sizes, store)) is not None:
+                self.progress.say(f"  {unshown}")
         statement = self._statement(present, student.metrics, self._left_out(), student.claimed, audit)
         if not store.finished("publish"):
             self._publish(student, statement)
@@ -187,8 +197,10 @@ class Drive:
         request = LaunchRequest(
             tables, self.store.folder / "parties", self.base, self.own.vouch, cluster, self.progress.say, together
         )
-        with self.launcher.launch(request) as addresses:
-            self.store.note(together=max(each.together for each in addresses))
+        with ExitStack() as launched:
+            with self._stage("start"):
+                addresses = launched.enter_context(self.launcher.launch(request))
+            self.store.note(together=max(each.together for each in addresses), caps=caps_of(tables))
             waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
         return self._kept()
 
@@ -325,14 +337,14 @@ class Drive:
             self._note(RESUMABLE, "asked to cancel")
             return RunStopped(f"run {store.id} was asked to cancel, and stopped.")
         try:
-            store.note(status=RESUMABLE, error="stopped by its user")
+            store.note(status=RESUMABLE, error="stopped by its user", code=RunStopped.CODE)
         except RunError as overtaken:
             return overtaken
         return RunStopped(f"run {store.id} stopped. What was answered is stored; go on:  coordinator resume {store.id}")
 
-    def _note(self, status: str, error: str) -> None:
+    def _note(self, status: str, error: str, code: str = "") -> None:
         with suppress(RunError):  # the first sentence counts; if it cannot be written, the lease shows the same
-            self.store.note(status=status, error=error)
+            self.store.note(status=status, error=error, code=code)
 
     def _say_stopping(self) -> None:
         self.progress.say("  stopping when the block in hand is stored; once more to stop at once")

@@ -62,7 +62,8 @@ def check_same(store: RunStore, priced: PricedPlan[Plan]) -> None:
     what = f"{', '.join(differ)} differ" if differ else "the public text or the files that it names differ"
     raise PlanError(
         f"run {store.id} was started with another plan: {what}. Restore the plan to resume the run, or start a new run "
-        "with the new plan; that pays anew."
+        "with the new plan; that pays anew.",
+        code="C108",
     )
 
 

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.errors import RunError
-from coordinator.reading import shown
+from coordinator.store.faults import broken
 
 _HEADER_BYTES: Final = 10_000
 """The most bytes of a block file's header: more than NumPy needs to describe the rest."""
@@ -34,4 +33,4 @@ def unpacked(content: bytes, rows: int, path: Path) -> NDArray[np.int64]:
             return np.frombuffer(content, np.int64, offset=file.tell()).reshape(shape).copy()
     except (ValueError, TypeError, SyntaxError, TokenError, RecursionError):
         pass
-    raise RunError(f"{shown(path, 300)} is damaged: it is not a block of {rows} rows.")
+    raise broken(path, f"it is not a block of {rows} rows")

@@ -31,7 +31,8 @@ def written(path: Path, run: Callable[[], str] | None = None) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where damage garbles SQLite's message
-        raise RunError(f"{path} cannot be written: {shown(error)}. {go_on(run)}") from None
+        code = "C301" if "full" in str(error) else "C302"
+        raise RunError(f"{path} cannot be written: {shown(error)}. {go_on(run)}", code=code) from None
 
 
 def go_on(run: Callable[[], str] | None) -> str:
@@ -57,9 +58,15 @@ def sound(path: Path) -> Iterator[None]:
         raise damaged(path, shown(error)) from None
 
 
+def broken(path: Path, why: str) -> RunError:
+    """The error for a file of a run that is not what was written."""
+    return RunError(f"{shown(path, 300)} is damaged: {why}.", code="C802")
+
+
 def damaged(path: Path, why: str) -> RunError:
     """The error for stored data of a run that cannot be what was written."""
     return RunError(
         f"{path} cannot be read: what it keeps of a run is damaged ({why}). Restore it from a backup; what was "
-        "charged at the parties stays charged."
+        "charged at the parties stays charged.",
+        code="C802",
     )

@@ -1,13 +1,15 @@
 """The index of all runs: where each run's folder is, and how a new run takes its folder."""
 
+import re
 import secrets
 import sqlite3
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from coordinator.errors import RunError
 from coordinator.reading import shown
@@ -15,11 +17,16 @@ from coordinator.store import output
 from coordinator.store.faults import made_in, sound, written
 from coordinator.store.private_files import home, private_file, private_folder
 from coordinator.store.store import RunStore, check_unused, holds_run
+from coordinator.store.versions import bring_up_to_date
 
-_INDEX = """
+_STEPS: Final = (
+    """
 CREATE TABLE IF NOT EXISTS runs (
   id TEXT PRIMARY KEY, name TEXT NOT NULL, folder TEXT NOT NULL, plan_hash TEXT NOT NULL, started REAL NOT NULL
-)"""
+)""",
+)
+VERSION: Final = len(_STEPS)
+"""`PRAGMA user_version` of the index; one from before it was stored has 0, and the table of version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,12 @@ class RunEntry:
     heuristic: bool = False
 
 
+def new_id(name: str) -> str:
+    """A random id for a run of a plan of this name: small letters, digits and hyphens, at most 49 of them."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return "-".join([secrets.token_hex(4), re.sub(r"[^a-z0-9]+", "-", plain)[:40].strip("-") or "run"])
+
+
 class RunIndex:
     """All runs that this user has started on this machine, wherever their folders are."""
 
@@ -46,14 +59,16 @@ class RunIndex:
         self._folder = folder or home()
         self._path = self._folder / "runs.sqlite"
 
-    def add(self, name: str, plan_hash: bytes, folder: Path | None, *, replace: bool = False) -> RunStore:
-        """Make a new run with a random id. `folder` holds all of its files, by default below the index.
+    def add(
+        self, name: str, plan_hash: bytes, folder: Path | None, *, replace: bool = False, run_id: str | None = None
+    ) -> RunStore:
+        """Make a new run, whose id is from `new_id`. `folder` holds all of its files, by default below the index.
 
         replace: set aside the run that is in the folder; the fact `replaced` says where it is, with those that it had
         set aside, until the new run has begun. Raises `RunError`, with everything unchanged, when the folder holds a
         run already, holds anything else, or cannot be written.
         """
-        run_id = f"{secrets.token_hex(4)}-{name}"
+        run_id = run_id or new_id(name)
         if folder is None:
             with made_in(self._folder / "runs"):
                 private_folder(self._folder / "runs")
@@ -115,8 +130,8 @@ class RunIndex:
             return RunStore(found[0].folder)
         if found:
             ids = shown(" or ".join(entry.id for entry in found), 500)
-            raise RunError(f'"{shown(run)}" can be {ids}. Write more of it.')
-        raise RunError(f'There is no run "{shown(run)}". `coordinator runs` lists those there are.')
+            raise RunError(f'"{shown(run)}" can be {ids}. Write more of it.', code="C702")
+        raise RunError(f'There is no run "{shown(run)}". `coordinator runs` lists those there are.', code="C702")
 
     def _entry(self, row: tuple[Any, ...]) -> RunEntry | None:
         folder = Path(row[2])
@@ -134,7 +149,7 @@ class RunIndex:
             private_folder(self._folder)
             private_file(self._path)
             connection = sqlite3.connect(self._path, timeout=30)
-            connection.execute(_INDEX)
+            bring_up_to_date(connection, self._path, _STEPS)
         except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise RunError(
                 f"The index of runs {self._path} cannot be opened: {shown(error)}. Set CONCLAVE_HOME."

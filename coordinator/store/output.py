@@ -39,7 +39,7 @@ _PART: Final = r"(\.[0-9a-f]{16}\.part)?"
 _BEGUN: Final = re.compile(rf"\.conclave-run\.json{_PART}")
 """What a kill may leave of the marker itself, which is written first."""
 _FILES: Final = re.compile(
-    r"run\.sqlite(-wal|-shm|-journal)?"
+    r"run\.sqlite(-wal|-shm|-journal)?|\.?run-version-[0-9]+\.sqlite(\.part)?(-journal)?"
     rf"|conclave-run\.json|{_BEGUN.pattern}"
     rf"|blocks/[a-z0-9._-]+/\.?[0-9]{{6}}\.npy{_PART}"
     r"|masked/[a-z0-9._-]+/[a-z0-9-]+\.cells"
@@ -68,21 +68,23 @@ def marker_of(run: str) -> bytes:
 def check_folder(folder: Path) -> None:
     """Raises `RunError` for a folder that no run may take: one that holds anything but a run. Changes nothing."""
     if folder.is_symlink() and not folder.exists():
-        raise RunError(f"{folder} is a link to nothing. Name a folder.")
+        raise RunError(f"{folder} is a link to nothing. Name a folder.", code="C302")
     if not os.path.exists(folder):
         return
     if not folder.is_dir():
-        raise RunError(f"{folder} is not a folder. Choose another --output.")
+        raise RunError(f"{folder} is not a folder. Choose another --output.", code="C302")
     found = strangers(folder)
     if found and "run.sqlite" in found and MARKER not in found:
         raise RunError(
             f"{folder} holds run.sqlite and no {MARKER}: a run of an earlier version of Conclave, or none. It was left "
-            "alone. Choose another --output, or move it away."
+            "alone. Choose another --output, or move it away.",
+            code="C705",
         )
     if found:
         raise RunError(
             f"{folder} holds what is no run's: {named(found)}. It was left alone. A run's folder is new, empty, or "
-            "holds a run and nothing else. Choose another --output."
+            "holds a run and nothing else. Choose another --output.",
+            code="C107",
         )
 
 
@@ -90,7 +92,9 @@ def check_marker(folder: Path, run: str) -> None:
     """Raises `RunError` where the marker of a run's folder names another run."""
     found = _marker(folder)
     if found is not None and found.run != run:
-        raise RunError(f"{folder} holds run {run}, and its {MARKER} names {found.run}. It was left alone. Look at it.")
+        raise RunError(
+            f"{folder} holds run {run}, and its {MARKER} names {found.run}. It was left alone. Look at it.", code="C705"
+        )
 
 
 def strangers(folder: Path) -> list[str]:
@@ -116,9 +120,13 @@ def named(paths: list[str]) -> str:
 def set_aside(folder: Path, run: str) -> Path:
     """Rename a run's folder out of the way; returns its new place. Raises `RunError`, with nothing changed."""
     if folder.is_symlink():
-        raise RunError(f"{folder} is a link, never followed to remove a run. Name the folder that it leads to.")
+        raise RunError(
+            f"{folder} is a link, never followed to remove a run. Name the folder that it leads to.", code="C302"
+        )
     if Path.cwd().is_relative_to(folder.resolve()):
-        raise RunError(f"{folder} is the folder that this was started in. To replace its run, start it from another.")
+        raise RunError(
+            f"{folder} is the folder that this was started in. To replace its run, start it from another.", code="C302"
+        )
     aside = folder.with_name(f".{folder.name}.{_ASIDE}-{run}")
     try:
         folder.rename(aside)

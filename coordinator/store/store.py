@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -26,13 +26,11 @@ from coordinator.errors import RunError
 from coordinator.reading import shown
 from coordinator.store import output
 from coordinator.store.block_files import packed, unpacked
-from coordinator.store.faults import damaged, go_on, made_in, sound, written
+from coordinator.store.faults import broken, damaged, go_on, made_in, sound, written
 from coordinator.store.private_files import private_file, private_folder, write_whole
+from coordinator.store.versions import bring_up_to_date
 
-VERSION: Final = 1
-"""`PRAGMA user_version` of a run's database; one from before it was stored has 0, and the same tables."""
-
-_RUN = """
+_RUN: Final = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS stages (name TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, result TEXT);
 CREATE TABLE IF NOT EXISTS blocks (
@@ -44,6 +42,9 @@ CREATE TABLE IF NOT EXISTS lease (
   one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, host TEXT NOT NULL, process INTEGER NOT NULL,
   expires REAL NOT NULL
 )"""
+_STEPS: Final = (_RUN,)
+VERSION: Final = len(_STEPS)
+"""`PRAGMA user_version` of a run's database; one from before it was stored has 0, and the tables of version 1."""
 
 _RUN_ID = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 RUNNING, RESUMABLE, FINISHED, FAILED, CANCELLED = "running", "resumable", "finished", "failed", "cancelled"
@@ -69,10 +70,10 @@ class RunStore:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
-                have = _version(self._connection, folder)
-                self._connection.executescript(_RUN)
-                if have < VERSION:
-                    self._connection.execute(f"PRAGMA user_version = {VERSION}")
+                bring_up_to_date(self._connection, folder / "run.sqlite", _STEPS)
+            except OSError as error:
+                self._connection.close()
+                raise RunError(f"{folder} cannot be written: {error.strerror}. {go_on(None)}") from None
             except (sqlite3.Error, RunError):
                 self._connection.close()
                 raise
@@ -131,6 +132,18 @@ class RunStore:
         status = str(self.fact("status"))
         return RESUMABLE if status == RUNNING and self.driver() is None else status
 
+    def why(self) -> str | None:
+        """Why a run at rest is not finished, in a sentence; None of one that goes on or is finished."""
+        status = self.status()
+        if status in (RUNNING, FINISHED):
+            return None
+        killed = (
+            f"its process ended without a word: it was killed, or its machine. Go on:  coordinator resume {self.id}"
+        )
+        return (
+            str(self.fact("error") or {RESUMABLE: killed, CANCELLED: "cancelled by its user."}.get(status, "")) or None
+        )
+
     def heuristic(self) -> bool:
         """Whether the run's plan says that nothing is guaranteed."""
         plan = self.fact("plan")
@@ -141,7 +154,7 @@ class RunStore:
         """Which process drives the run now, in words; None where none does, or where its driver is gone."""
         with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT host, process, expires FROM lease").fetchone()
-            if row is None or row[2] < time.time() or (row[0] == this_host() and not _alive(row[1])):
+            if row is None or row[2] < time.time() or (row[0] == this_host() and not alive(row[1])):
                 return None
             return f"process {row[1]} on {shown(row[0].split(' ')[0])}"
 
@@ -155,7 +168,8 @@ class RunStore:
             if driver is not None:
                 raise RunError(
                     f"run {self.id} is driven by {driver} already; two cannot drive one run. Watch it: coordinator "
-                    f"watch {self.id}. Stop it: coordinator cancel {self.id}. If it died, wait {seconds:g} s."
+                    f"watch {self.id}. Stop it: coordinator cancel {self.id}. If it died, wait {seconds:g} s.",
+                    code="C704",
                 )
             transaction.execute(
                 "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
@@ -190,7 +204,8 @@ class RunStore:
                     row = self._connection.execute("SELECT owner FROM lease").fetchone()
                     if row is None or row[0] != self.owner:
                         raise RunError(
-                            "another coordinator took this run over while this one did not move; it stopped here."
+                            "another coordinator took this run over while this one did not move; it stopped here.",
+                            code="C704",
                         )
                 yield self._connection
                 self._connection.execute("COMMIT")
@@ -214,6 +229,13 @@ class RunStore:
     def _begin(self, stage: str) -> None:
         with self._transaction() as transaction:
             transaction.execute("INSERT OR REPLACE INTO stages (name, started) VALUES (?, ?)", (stage, time.time()))
+
+    def lasted(self, stages: Iterable[tuple[str, float, float]]) -> None:
+        """Store stages that went on before the run was driven: for each, its name, when it started and finished."""
+        with self._transaction() as transaction:
+            transaction.executemany(
+                "INSERT OR REPLACE INTO stages (name, started, finished, result) VALUES (?, ?, ?, 'null')", list(stages)
+            )
 
     def finished(self, stage: str) -> bool:
         """Whether a stage is finished."""
@@ -274,6 +296,17 @@ class RunStore:
             row = self._connection.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
             return () if row is None else tuple(json.loads(row[0]))
 
+    def released(self) -> frozenset[str]:
+        """The names of all releases, and steps of releases, whose sum was begun by `begin_sum`."""
+        with self._lock, sound(self.folder):
+            return frozenset(str(name) for (name,) in self._connection.execute("SELECT release FROM sums").fetchall())
+
+    def attempts(self) -> dict[str, int]:
+        """How many attempts at a sum were lost, by the name of its release or step, where there were any."""
+        with self._lock, sound(self.folder):
+            found = self._connection.execute("SELECT key, value FROM facts WHERE key LIKE 'attempt %'").fetchall()
+            return {key.removeprefix("attempt "): int(json.loads(value)) for key, value in found}
+
     def block_counts(self) -> dict[str, int]:
         """How many blocks of each release are stored."""
         with self._lock, sound(self.folder):
@@ -295,9 +328,9 @@ class RunStore:
             try:
                 content = path.read_bytes()
             except (OSError, ValueError) as error:  # the second for a name that no file can have
-                raise RunError(f"{shown(path, 300)} is damaged: it cannot be read ({shown(error)}).") from None
+                raise broken(path, f"it cannot be read ({shown(error)})") from None
             if hashlib.sha256(content).hexdigest() != digest:
-                raise RunError(f"{shown(path, 300)} is damaged: its digest differs from the one in run.sqlite.")
+                raise broken(path, "its digest differs from the one in run.sqlite")
             yield start, stop, unpacked(content, rows_in_it, path)
 
     def write(self, name: str, content: bytes) -> Path:
@@ -325,7 +358,8 @@ def holds_run(folder: Path) -> bool:
             return False
         raise RunError(f"{folder / 'run.sqlite'} cannot be read: {shown(error)}.") from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise RunError(f"{folder / 'run.sqlite'} is no run's store, or it is damaged: {shown(error)}.") from None
+        said = f"{folder / 'run.sqlite'} is no run's store, or it is damaged: {shown(error)}."
+        raise RunError(said, code="C705") from None
 
 
 def check_unused(folder: Path, *, replace: bool = False) -> None:
@@ -336,14 +370,13 @@ def check_unused(folder: Path, *, replace: bool = False) -> None:
     if replace and holds_run(folder):
         with closing(RunStore(folder)) as store:
             if (driver := store.driver()) is not None:
-                raise RunError(f"{folder} holds run {store.id}, which {driver} drives. Cancel it first.")
+                raise RunError(f"{folder} holds run {store.id}, which {driver} drives. Cancel it first.", code="C704")
             output.check_marker(folder, store.id)
     elif holds_run(folder):
         with closing(RunStore(folder)) as store:
             found = f"{folder} holds a run already ({store.id}). Go on with it by `coordinator resume {store.id}`"
-        if output.strangers(folder):
-            raise RunError(f"{found}, or choose another --output.")
-        raise RunError(f"{found}, choose another --output, or remove that run with --replace if it is not needed.")
+        removed = "" if output.strangers(folder) else ", or remove that run with --replace if it is not needed"
+        raise RunError(f"{found}, {'choose' if removed else 'or choose'} another --output{removed}.", code="C107")
     output.check_folder(folder)
 
 
@@ -356,7 +389,8 @@ def this_host() -> str:
         return socket.gethostname()
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Whether a process of this machine is there."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -364,13 +398,3 @@ def _alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _version(connection: sqlite3.Connection, folder: Path) -> int:
-    """The version of a run's database. Raises `RunError` for a newer one: this one may not understand what it finds."""
-    if (have := int(connection.execute("PRAGMA user_version").fetchone()[0])) > VERSION:
-        raise RunError(
-            f"{shown(folder)} was written by a newer version of Conclave (store {have}, here {VERSION}). Install that "
-            "one here."
-        )
-    return have

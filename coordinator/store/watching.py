@@ -8,16 +8,18 @@ and how long ago.
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.errors import RunError
+from coordinator.progress.drawing import duration, figures, money_of
+from coordinator.progress.followed import warning_in
 from coordinator.progress.progress import Progress
 from coordinator.store.faults import sound
-from coordinator.store.store import RESUMABLE, RUNNING, RunStore
+from coordinator.store.store import FINISHED, RESUMABLE, RUNNING, RunStore
 
 Value = TypeVar("Value")
 
@@ -49,7 +51,9 @@ class View:
     """The content of a run's store, to be shown.
 
     quiet: seconds since the driver's last sign of life; None before the first. epsilon: of the published student, None
-    before. heuristic: whether no proof covers what the run releases. error: why a run at rest stopped.
+    before. heuristic: whether no proof covers what the run releases. error: why a run at rest stopped. spent: epsilon
+    so far, at most, of `budget`; None before it is known. warning: the last. expected: seconds of each stage, whole: of
+    the run, as it began. elapsed: seconds since it was last begun.
     """
 
     run: str
@@ -62,6 +66,12 @@ class View:
     heuristic: bool
     quiet: float | None
     error: str | None
+    spent: float | None = None
+    budget: float | None = None
+    warning: str = ""
+    expected: dict[str, float] = field(default_factory=dict)
+    whole: float | None = None
+    elapsed: float = 0.0
 
     @property
     def at_rest(self) -> bool:
@@ -84,6 +94,7 @@ class Recorded:
         self._parties: dict[str, str] = {}
         # A resumed run keeps the totals of the releases that it need not ask for again.
         self._bars: dict[str, tuple[int, int, str]] = dict(store.fact("bars") or {})
+        self._warning = str(store.fact("warning") or "")
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._ended = threading.Event()
@@ -103,6 +114,10 @@ class Recorded:
 
     def say(self, line: str) -> None:
         self._progress.say(line)
+        if warning := warning_in(line):
+            with self._lock:
+                self._warning = warning
+            self._changed.set()
 
     def party(self, name: str, state: str) -> None:
         self._progress.party(name, state)
@@ -115,6 +130,12 @@ class Recorded:
         with self._lock:
             self._bars[label] = (done, total, note)
         self._changed.set()
+
+    def doing(self, what: str) -> None:
+        self._progress.doing(what)
+
+    def expect(self, stages: Mapping[str, float], whole: float | None) -> None:
+        self._progress.expect(stages, whole)
 
     def close(self) -> None:
         self._progress.close()
@@ -130,9 +151,9 @@ class Recorded:
 
     def _write(self) -> None:
         with self._lock:
-            parties, bars = dict(self._parties), dict(self._bars)
+            parties, bars, warning = dict(self._parties), dict(self._bars), self._warning
         try:
-            self._store.note(parties=parties, bars=bars, seen=time.time())
+            self._store.note(parties=parties, bars=bars, warning=warning, seen=time.time())
         except RunError:
             # The run's own writes report a full disk; this one is tried again soon.
             return
@@ -149,9 +170,11 @@ def _look(store: RunStore) -> View:
     written = _or_none(_finite, store.fact("seen"))
     # A stopped run ended at its last sign of life: a stage that was cut off did not last until now.
     last = now if status == RUNNING else (written or now)
+    kept = store.stages()
     stages = tuple(
         Stage(str(name), _finite(max(0.0, (last if end is None else end) - start)), end is not None)
-        for name, (start, end, _) in store.stages().items()
+        for name, (start, end, _) in kept.items()
+        if end is not None or status != FINISHED  # what a kill cut off, and a finished run never needed
     )
     stored = store.block_counts()
     bars: dict[str, tuple[int, int, str]] = store.fact("bars") or {}
@@ -159,6 +182,8 @@ def _look(store: RunStore) -> View:
         Part(label, stored.get(label, int(done)), int(total), str(note)) for label, (done, total, note) in bars.items()
     ]
     parts += [Part(label, count, None, "") for label, count in stored.items() if label not in bars]
+    plan, foreseen = store.fact("plan") or {}, store.fact("expected") or {}
+    begun = kept["prepare"][0] if "prepare" in kept else min((start for start, *_ in kept.values()), default=now)
     parties = {name: str(state) for name, state in (store.fact("parties") or {}).items()}
     return View(
         run=store.id,
@@ -170,7 +195,13 @@ def _look(store: RunStore) -> View:
         epsilon=_or_none(_finite, store.fact("epsilon")),
         heuristic=store.heuristic(),
         quiet=None if written is None else max(0.0, now - written),
-        error=None if status == RUNNING else _or_none(str, store.fact("error")),
+        error=store.why(),
+        spent=_or_none(_finite, store.fact("spent")),
+        budget=_or_none(_finite, plan.get("privacy", {}).get("epsilon")),
+        warning=str(store.fact("warning") or ""),
+        expected={str(name): _finite(seconds) for name, seconds in foreseen.get("stages", {}).items()},
+        whole=_or_none(_finite, foreseen.get("whole")),
+        elapsed=_finite(max(0.0, last - begun)),
     )
 
 
@@ -194,16 +225,18 @@ def render(view: View) -> list[str]:
     if view.stages:
         lines.append("  stages    " + " · ".join(_stage(each, view.at_rest) for each in view.stages))
     for each in view.parts:
-        total = "" if each.total is None else f" / {each.total:,}"
-        lines.append(f"  {each.label:<9} {each.done:,}{total}  {each.note}".rstrip())
+        far = f"{each.done:,}" if each.total is None else figures(each.done, each.total, each.note)
+        lines.append(f"  {each.label:<9} {far}")
     if view.heuristic:
         lines.append(f"  {HEURISTIC}")
     if view.epsilon is not None:
         from coordinator.pricing.release import rounded_up
 
         lines.append(f"  epsilon   {rounded_up(view.epsilon, 2)}")
+    elif view.spent is not None:
+        lines.append(f"  {money_of(view.spent, view.budget)}")
     if view.quiet is not None and view.status in (RUNNING, RESUMABLE):
-        lines.append(f"  last sign of life {_ago(view.quiet)} ago")
+        lines.append(f"  last sign of life {duration(view.quiet)} ago")
     if view.error:
         lines.append(f"  {view.error}")
     return lines
@@ -211,11 +244,4 @@ def render(view: View) -> list[str]:
 
 def _stage(stage: Stage, at_rest: bool) -> str:
     unfinished = "unfinished" if at_rest else "so far"
-    return f"{stage.name} {_ago(stage.seconds)}" + ("" if stage.finished else f" {unfinished}")
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+    return f"{stage.name} {duration(stage.seconds)}" + ("" if stage.finished else f" {unfinished}")

@@ -3,22 +3,23 @@
 A plan decides data, privacy and result; the whole plan is checked before any party is contacted.
 """
 
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import ConfigDict, field_validator
-from pydantic_core import PydanticKnownError
+from pydantic_core import PydanticCustomError
 
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan, RunTable
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan
 from coordinator.systems.system import Recipe, System
-from protos.console.settings import SettingsError, check_settings, read_tables
+from protos.console.settings import NOT_INSTALLED, SettingsError, check_settings, read_tables
 from protos.installed import Installed
 
-_SYSTEMS: Final = Installed("conclave.systems", "system", System, PlanError)
+_SYSTEMS: Final = Installed("conclave.systems", "system", System, partial(PlanError, code="C106"))
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
@@ -31,7 +32,7 @@ def system(name: str) -> System:
     """The system with that name, loaded at its first use. Raises `PlanError` naming the systems there are."""
     found = _SYSTEMS.find(name)
     if found is None:
-        raise PlanError(f'[run] recipe = "{name}" is not one of {_listed()}.')
+        raise PlanError(f'[run] recipe = "{name}" is not one of {_listed()}.', code="C106")
     return found
 
 
@@ -46,7 +47,7 @@ def template(launch: str, recipe: str | None = None) -> str:
     if found is None:
         *others, last = (f'"{each}"' for each in names() if system(each).example is not None)
         there = f"{', '.join(others)} and {last}" if others else last
-        raise PlanError(f"--recipe {recipe}: there is a plan to start from for {there}.")
+        raise PlanError(f"--recipe {recipe}: there is a plan to start from for {there}.", code="C106")
     return found.launched(launch)
 
 
@@ -91,7 +92,7 @@ class _KnownRun(RunTable):
     @classmethod
     def _known(cls, recipe: Any) -> Any:
         if recipe not in names():
-            raise PydanticKnownError("literal_error", {"expected": _listed()})
+            raise PydanticCustomError(NOT_INSTALLED, "is not one of {expected}", {"expected": _listed()})
         return recipe
 
 
@@ -114,7 +115,9 @@ def _installed() -> list[str]:
     """The names of `names`. Raises `PlanError` where there is none."""
     points = _SYSTEMS.points()
     if not points:
-        raise PlanError("Conclave's own systems are not installed here. Install it again: pip install conclave-distill")
+        raise PlanError(
+            "Conclave's own systems are not installed here. Install it again: pip install conclave-distill", code="C106"
+        )
     return sorted(points, key=lambda name: (_foreign(points[name]), name.replace("_", "")))
 
 

@@ -11,6 +11,7 @@ from coordinator.comparing.comparable import Comparable, ComparisonRequest
 from coordinator.federation.federation import Federation
 from coordinator.forecasting.forecast import Forecast
 from coordinator.forecasting.needs import Needs
+from coordinator.page.exhibits import Exhibits
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import Priceable
 from coordinator.pricing.release import PricedPlan
@@ -86,6 +87,9 @@ class TrainedAlone:
     epsilon: None = None
     delta: None = None
 
+    def __repr__(self) -> str:
+        return f"<training without parties: no guarantee, student in {self.student}>"
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -99,6 +103,9 @@ class System:
     for a system without one. alone: trains without parties and without privacy, on simulated text; such a system has no
     recipe, and its `prepare` says so. first: whether its plan is the one to start from where no system is named,
     because it needs no files. audit: the attacks on a prepared recipe, None for a system that offers no audit.
+    exhibits: what a run's page shows of its student beside what it shows of every run, None where that is all.
+    about: what its student is, in words that stand after "the parties taught". words: the vocabulary of a prepared
+    recipe, as bytes; None for a system that counts no words.
     """
 
     name: str
@@ -112,6 +119,9 @@ class System:
     alone: Callable[[Alone], TrainedAlone] | None = None
     first: bool = False
     audit: Callable[[Any], Attacks] | None = None
+    exhibits: Exhibits | None = None
+    about: str | None = None
+    words: Callable[[Any], bytes] | None = None
 
     def prepared(self, plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
         """The recipe of a plan with its public data read. base: the folder against which the plan's paths are

@@ -64,7 +64,7 @@ def find_streamer(name: str) -> Streamer:
     known = {point.name: point for point in entry_points(group="conclave.streamers")}
     if name not in known:
         names = ", ".join(f'"{each}"' for each in ["local", *sorted(known)])
-        raise PlanError(f'The streamer "{name}" is not installed here. There is {names}.')
+        raise PlanError(f'The streamer "{name}" is not installed here. There is {names}.', code="C106")
     streamer: Streamer = known[name].load()()
     return streamer
 
@@ -252,7 +252,9 @@ def _alone(marked: BinaryIO, done: Path) -> None:
     try:
         fcntl.flock(marked, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RunError(f"Another process is writing {done}. Wait until it has ended, then try again.") from None
+        raise RunError(
+            f"Another process is writing {done}. Wait until it has ended, then try again.", code="C704"
+        ) from None
 
 
 def _settle(folder: Path) -> None:

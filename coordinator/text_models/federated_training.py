@@ -14,7 +14,8 @@ from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
 from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PlanError, RunError
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, Release, budget, shares
+from coordinator.pricing.release import PricedPlan, Release, shares, unpromised
+from coordinator.publishing.heard import Steps
 from coordinator.store.store import RunStore
 from coordinator.text_models.messages import descent_message, model_message
 from coordinator.text_models.plan import TrainedPlan
@@ -124,7 +125,8 @@ async def _steps(
     """Run all steps after the last stored one; returns how many parties are in the smallest sum."""
     plan = priced.plan
     mechanism = release.under(GradientMechanism)
-    descent, note = _descent(plan, public, store), budget(priced.guarantee, plan)
+    descent, note = _descent(plan, public, store), unpromised(plan)
+    hearing = Steps(release.name, store)
     while descent.done < release.steps:
         number = descent.done
         one = release.step(number)
@@ -138,7 +140,7 @@ async def _steps(
             request.step.parameters_sha256 = artefact_digest(start)
             if plan.OBJECTIVE != party_pb2.OBJECTIVE_LABELS:
                 request.step.objective, request.step.tilt_sha256 = plan.OBJECTIVE, tilt
-            await federation.train(request, doing="stepping", then="stepping")
+            await federation.train(request, doing="training", then="training")
 
         if plan.privacy.trust == "secure-sum":
             present = await federation.sum_securely(one, priced.binding.terms, 1, store, before=train)
@@ -146,12 +148,15 @@ async def _steps(
             await train(0)
             present = await federation.aggregate(one.name, one.rows, one.columns, 1, store, note)
         ((_, _, total),) = store.blocks(one.name)
-        noisy = mechanism.release(total[0], present).values
+        made = mechanism.release(total[0], present)
+        hearing.add(made, descent.done)
+        noisy = made.values
         # The divisor counts all parties' units; with fewer parties the sum is smaller in proportion.
         descent.step((noisy * (len(plan.federation.names) / present)).astype(np.float32))
         store.write(DESCENT, _packed(descent))
         store.drop_blocks(one.name)
         federation.stepped(release.name, descent.done, release.steps, note)
+    hearing.keep()
     return {release.name: min(len(store.summed(release.step(number).name)) for number in range(release.steps))}
 
 
@@ -189,7 +194,7 @@ async def trained_alone(
     start = np.ascontiguousarray(point, "<f4").tobytes()
     await federation.provide("parameters", start)
     await federation.train(alone_request(plan, public, release.name, start, tilt), doing="training")
-    note = budget(priced.guarantee, plan)
+    note = unpromised(plan)
     models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
     return {name: floats_of(model) for name, model in models.items()}
 
@@ -255,7 +260,9 @@ def _descent(plan: TrainedPlan, public: PublicModel, store: RunStore) -> "Traini
         try:
             descent.resume(load(path.read_bytes()))
         except (SafetensorError, ConclaveError) as error:
-            raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+            raise RunError(
+                f"{path} is damaged: {error} The run cannot go on. Run its plan again.", code="C802"
+            ) from None
     return descent
 
 

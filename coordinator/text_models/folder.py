@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.publishing.measured import learned_nothing
+from coordinator.plan.plan import Plan
+from coordinator.publishing.front_matter import front_matter
+from coordinator.publishing.verdict import verdict
 from learning.text.labelled import LabelMap, ScoreRange
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 PICTURE: Final = "evaluation.png"
 
-_HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _TRAINED: Final = {
     "head": "its last layers were trained, the encoder stayed as it was",
     "lora": "low-rank adapters of its attention (LoRA) and its last layers were trained, and the adapters merged",
@@ -50,6 +51,20 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
+class Erred:
+    """A public test text of which a student says something else than its label, with what both say.
+
+    second: of a pair, its other text. sure: the probability that the student gives to what it says, None of a score.
+    """
+
+    text: str
+    second: str
+    truth: str
+    said: str
+    sure: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClassifierStudent:
     """A text classifier or regression that a recipe trained, ready to be published.
 
@@ -58,7 +73,8 @@ class ClassifierStudent:
     adapt: which of its parameters were trained. metrics: on public test text, see `metrics_of`; empty where there was
     none. measures: the same in full, None where there was none. scores: of a regression, predictions and true values,
     each [examples] in the declared range. made: of a student distilled from `base`, how. used: what the card says of
-    its use, where the standard library's text classification does not load it.
+    its use, where the standard library's text classification does not load it. erred: public test texts that it gets
+    most wrong.
     """
 
     model: "PreTrainedModel"
@@ -72,6 +88,7 @@ class ClassifierStudent:
     scores: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
     made: Made | None = None
     used: str | None = None
+    erred: tuple[Erred, ...] = ()
 
 
 def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str, float | int | None]:
@@ -157,24 +174,24 @@ def card(
     student: ClassifierStudent,
     statement_markdown: str,
     *,
-    name: str,
+    first: str,
+    plan: Plan,
     parties: int,
-    recipe: str,
-    language: str,
-    licence: str,
 ) -> str:
     """The model card: what the model is and predicts, how to use it, the guarantee, its quality, and how to check it.
 
-    statement_markdown: the guarantee and the measurements, as `coordinator.publishing.report.markdown` gives them.
-    name: of the run. parties: number of parties in the result.
+    first: its first line, as `coordinator.publishing.verdict.headline` gives it. statement_markdown: the guarantee and
+    the measurements, as `coordinator.publishing.report.markdown` gives them. parties: number of parties in the result.
     """
     texts = "pairs of texts" if student.pairs else "texts"
-    return f"""{_front(student, ["differential-privacy", "text-classification"], language, licence)}
-# {name}
+    return f"""{_front(student, plan, ["differential-privacy", "text-classification"])}
+# {plan.run.name}
 
-{_nothing(student)}A {_what(student)} of {texts}, learned from the labelled text of {parties} parties
+**{first}**
+
+A {_what(student)} of {texts}, learned from the labelled text of {parties} parties
 that did not show it to each other.
-{_origin(student)} Made by Conclave, recipe `{recipe}`.
+{_origin(student)} Made by Conclave, recipe `{plan.run.recipe}`.
 
 {_used(student)}
 
@@ -186,21 +203,21 @@ with the coordinator's signature, and this promise with what the parties signed 
 """
 
 
-def clear_card(
-    student: ClassifierStudent, warning: str, *, name: str, parties: int, recipe: str, language: str, licence: str
-) -> str:
+def clear_card(student: ClassifierStudent, warning: str, plan: Plan, parties: int) -> str:
     """The card of a student trained without privacy: the warning first, then what the model is, its use and its
     quality.
     """
     texts = "pairs of texts" if student.pairs else "texts"
-    return f"""{_front(student, ["text-classification"], language, licence)}
-# {name}
+    return f"""{_front(student, plan, ["text-classification"])}
+# {plan.run.name}
 
 **{warning}**
 
-{_nothing(student)}A {_what(student)} of {texts}, trained on the labelled text of {parties} simulated parties,
+**{verdict(student.metrics).sentence}**
+
+A {_what(student)} of {texts}, trained on the labelled text of {parties} simulated parties,
 put together. It was made from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Conclave, recipe
-`{recipe}`.
+`{plan.run.recipe}`.
 
 {_used(student)}
 
@@ -210,23 +227,17 @@ put together. It was made from the public model `{student.base}`: {_TRAINED[stud
 """
 
 
-def _nothing(student: ClassifierStudent) -> str:
-    """The first line of the card of a student that is no better than its public start."""
-    nothing = learned_nothing(student.metrics)
-    return "" if nothing is None else f"**{nothing}**\n\n"
-
-
-def _front(student: ClassifierStudent, tags: list[str], language: str, licence: str) -> str:
-    """The card's YAML front matter."""
-    head = {
-        "language": language,
-        "license": licence,
-        "library_name": "transformers",
-    } | ({"pipeline_tag": "text-classification"} if student.used is None else {})
-    if _HUB_NAME.fullmatch(student.base):
-        head["base_model"] = student.base
-    lines = [f"{key}: {value}" for key, value in head.items()]
-    return "\n".join(["---", *lines, f"tags: [{', '.join(tags)}]", "---", ""])
+def _front(student: ClassifierStudent, plan: Plan, tags: list[str]) -> str:
+    """The card's front matter."""
+    return front_matter(
+        plan,
+        library="transformers",
+        task="text-classification",
+        tags=tags,
+        metrics=student.metrics,
+        pipeline=student.used is None,
+        base=student.base,
+    )
 
 
 def _used(student: ClassifierStudent) -> str:

@@ -41,7 +41,8 @@ async def provide_model(
     elif began != public.digest:
         raise RunError(
             f"The public model {plan.model.name} is not the one that run {store.id} began with. Put that back, or run "
-            "the plan again."
+            "the plan again.",
+            code="C108",
         )
     for path in public.files.values():
         await federation.provide("model", path.read_bytes())

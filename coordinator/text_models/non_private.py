@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coordinator.comparing.comparable import ComparisonRequest
 from coordinator.progress.progress import Progress
 from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.public import PublicText, labelled_text
+from coordinator.text_models.public import PublicText
 from coordinator.transport.launchers import LabelledPart, Simulation, SimulationRequest, TextWanted
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def simulated_text(given: ComparisonRequest, plan: ClassifierPlan, public: Publi
     Raises `ConclaveError` where the plan's parties hold their own text.
     """
     shards = given.launcher.simulate(simulation(plan, given.parties, given.base, folder))
-    return SimulatedText(shards, TextWanted(labelled_text(plan), public.tokenizer, public.longest), given.progress)
+    return SimulatedText(shards, TextWanted(plan.labelled, public.tokenizer, public.longest), given.progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,14 @@ def trained(
     rng, labels = np.random.default_rng(plan.run.seed), examples.labels
     head = head_alone(model)
     if head is None:
-        fit(model, examples.rows, labels, settings, rng, lambda done: progress.bar("training", int(100 * done), 100))
+        fit(
+            model,
+            examples.rows,
+            labels,
+            settings,
+            rng,
+            lambda done: progress.bar("training", int(100 * done), 100, "percent"),
+        )
     else:
         fit_head(head, features(model, examples.rows) if vectors is None else vectors, labels, settings, rng)
     return np.asarray(flatten(model).numpy())

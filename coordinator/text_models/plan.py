@@ -1,12 +1,19 @@
 """Plans that train a public model, and those of them whose student is a text classifier or a regression."""
 
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Final, get_args
 
 from pydantic import model_validator
 
-from coordinator.plan.plan import Plan
+from coordinator.plan.plan import EvaluationTable, Plan
 from coordinator.text_models.tables import DescentTable, DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
-from protos.conclave.v1 import party_pb2
+from learning.text.labelled import LabelMap, LabelMapError, ScoreRange
+from protos.conclave.v1 import party_pb2, plan_pb2
+
+_KIND: Final = {
+    "single": plan_pb2.TEXT_KIND_SINGLE,
+    "pair": plan_pb2.TEXT_KIND_PAIR,
+    "regression": plan_pb2.TEXT_KIND_REGRESSION,
+}
 
 
 class ModelPlan(Plan):
@@ -96,6 +103,14 @@ class ClassifierPlan(TrainedPlan):
     pate: PateTable | None = None
     fine_tune: FineTuneTable = FineTuneTable()
 
+    @property
+    def labelled(self) -> plan_pb2.LabelledText:
+        text = self.text
+        low, high = text.range or (0.0, 0.0)
+        return plan_pb2.LabelledText(
+            kind=_KIND[text.kind], labels=text.labels, values=text.values, low=low, high=high, second=text.second
+        )
+
     def _check_recipe(self) -> None:
         privacy, shards = self.privacy, self.federation.shards
         if privacy.record != "document":
@@ -109,8 +124,25 @@ class ClassifierPlan(TrainedPlan):
             raise ValueError("[federation.shards] second is missing: the column that holds the second texts.")
         if self.evaluation is not None and self.evaluation.label is None:
             raise ValueError("[evaluation] label is missing: the column that holds the labels.")
+        if self.evaluation is not None:
+            self._check_values(self.evaluation)
         if self.evaluation is not None and self.text.pairs and self.evaluation.second is None:
             raise ValueError("[evaluation] second is missing: the column that holds the second texts.")
+
+    def _check_values(self, evaluation: EvaluationTable) -> None:
+        """Raises ValueError where the evaluation's label column cannot hold what the plan says."""
+        if evaluation.values and self.text.range is not None:
+            raise ValueError("[evaluation] values belong to classes, and this plan has scores. Leave them out.")
+        try:
+            self.held_out_targets  # noqa: B018 - checks them
+        except LabelMapError as error:
+            raise ValueError(f"[evaluation] values: {error}") from None
+
+    @property
+    def held_out_targets(self) -> LabelMap | ScoreRange:
+        """What a model predicts, as the label column of `[evaluation]` holds it."""
+        own = [] if self.evaluation is None else self.evaluation.values
+        return LabelMap(tuple(self.text.labels), tuple(own)) if own else self.text.targets
 
     def _check_learning(self) -> None:
         """Check what else a system's way of training requires of the plan. Raises ValueError."""

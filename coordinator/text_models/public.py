@@ -6,7 +6,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +17,12 @@ from learning.errors import DataError
 from learning.text import labelled
 from learning.text.labelled import Example, LabelMap, ScoreRange, TextColumns
 from learning.text.source import Skipped, read
-from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from learning.models.adapting import Adapt
     from learning.models.encoders import Pooling
-
-_KIND: Final = {
-    "single": plan_pb2.TEXT_KIND_SINGLE,
-    "pair": plan_pb2.TEXT_KIND_PAIR,
-    "regression": plan_pb2.TEXT_KIND_REGRESSION,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +52,6 @@ class PublicText(PublicModel):
 
     heldout: tuple[Example, ...] = ()
     queries: tuple[tuple[str, ...], ...] = ()
-
-
-def labelled_text(plan: ClassifierPlan) -> plan_pb2.LabelledText:
-    """Which columns of the parties' rows are read, as a party is told when it joins."""
-    text = plan.text
-    low, high = text.range or (0.0, 0.0)
-    return plan_pb2.LabelledText(
-        kind=_KIND[text.kind], labels=text.labels, values=text.values, low=low, high=high, second=text.second
-    )
 
 
 def prepare(plan: ClassifierPlan, base: Path, cache: Path, *, asks: bool = False) -> PublicText:
@@ -185,7 +169,8 @@ def queries(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[tuple[str, .
         if len(found) == table.queries:
             return tuple(found)
     raise DataError(
-        f"[pate] {table.source} has {len(found):,} texts, and queries = {table.queries:,}. Use fewer, or more text."
+        f"[pate] {table.source} has {len(found):,} texts, and queries = {table.queries:,}. Use fewer, or more text.",
+        code="C204",
     )
 
 
@@ -199,14 +184,17 @@ def heldout(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[Example, ...
     left_out = Skipped()
     documents = read(labelled.source_of(source_of(table, base), columns), cache, left_out)
     try:
-        found = tuple(labelled.examples(documents, columns, text.targets, left_out))
+        found = tuple(labelled.examples(documents, columns, plan.held_out_targets, left_out))
     except labelled.LabelError as error:
         raise DataError(f"[evaluation] {table.source}: {error}") from None
     if not found:
-        raise DataError(f"[evaluation] {table.source} has no example. Name the columns that hold texts and labels.")
+        raise DataError(
+            f"[evaluation] {table.source} has no example. Name the columns that hold texts and labels.", code="C204"
+        )
     if text.kind != "regression" and len({each.target for each in found}) == 1:
         raise DataError(
             f"[evaluation] {table.source} is of one class only, which tells nothing of a classifier. Use text of two "
-            "or more."
+            "or more.",
+            code="C204",
         )
     return found

@@ -7,7 +7,6 @@ from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from coordinator.errors import PlanError
 from coordinator.pricing.release import PricedPlan, Release
 from coordinator.store.store import RunStore
-from coordinator.text_models import public as classifier_public
 from coordinator.text_models.federated_training import descent_event, descent_releases
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
@@ -28,7 +27,7 @@ class TextRecipe:
 
     @property
     def labelled(self) -> plan_pb2.LabelledText:
-        return classifier_public.labelled_text(self.plan)
+        return self.plan.labelled
 
     def doubts(self) -> list[str]:
         return []

@@ -3,15 +3,17 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.page.exhibits import Calibration, Dots, Exhibit, Matrix, Passage, Passages, Sure, shortened
 from coordinator.plan.named import named
 from coordinator.publishing.report import Statement, markdown
+from coordinator.publishing.verdict import headline
 from coordinator.text_models import folder as classifier_folder
-from coordinator.text_models.folder import ClassifierStudent, Made, about, metrics_of
+from coordinator.text_models.folder import ClassifierStudent, Erred, Made, about, metrics_of
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from learning.text.hub import is_hub_name
@@ -44,15 +46,12 @@ class PublishedClassifier:
         classifier_folder.write(self.student, folder)
 
     def card(self, statement: Statement) -> str:
-        plan = statement.plan
         return classifier_folder.card(
             self.student,
             markdown(statement),
-            name=plan.run.name,
+            first=headline(statement.privacy, self.metrics),
+            plan=statement.plan,
             parties=len(statement.parties),
-            recipe=plan.run.recipe,
-            language=plan.student.language,
-            licence=plan.student.licence,
         )
 
 
@@ -94,6 +93,7 @@ def student_of(
             measures=measures,
             scores=scores,
             made=made,
+            erred=() if measures is None else erred_of(plan, public, said),
         )
     )
 
@@ -129,3 +129,88 @@ def measured(
     if isinstance(targets, LabelMap):
         return measure_classifier(probabilities(said), np.array(truth, np.int64))
     return measure_regression(said[:, 0], np.array(truth, np.float64), targets)
+
+
+MOST_ERRED: Final = 12
+"""The most public test texts that a page shows the student wrong about."""
+
+
+def erred_of(plan: ClassifierPlan, public: PublicText, said: NDArray[np.float32]) -> tuple[Erred, ...]:
+    """The held-out examples that a model with these outputs, as `measured` takes them, gets most wrong: the surest of
+    the wrong classes, the largest of the wrong scores.
+    """
+    from learning.classification.training import probabilities
+
+    targets, examples = plan.text.targets, public.heldout
+    if isinstance(targets, LabelMap):
+        chances = probabilities(said)
+        answers, sure = chances.argmax(axis=1), chances.max(axis=1)
+        wrong = [place for place, each in enumerate(examples) if answers[place] != int(each.target)]
+        first = sorted(wrong, key=lambda place: (-float(sure[place]), place))[:MOST_ERRED]
+        return tuple(
+            Erred(
+                examples[place].first,
+                examples[place].second or "",
+                targets.names[int(examples[place].target)],
+                targets.names[int(answers[place])],
+                float(sure[place]),
+            )
+            for place in first
+        )
+    scores = [targets.score(float(each)) for each in said[:, 0]]
+    first = sorted(range(len(scores)), key=lambda place: (-abs(scores[place] - examples[place].target), place))
+    return tuple(
+        Erred(
+            examples[place].first,
+            examples[place].second or "",
+            f"{examples[place].target:.2f}",
+            f"{scores[place]:.2f}",
+            None,
+        )
+        for place in first[:MOST_ERRED]
+    )
+
+
+def exhibits(student: PublishedClassifier) -> list[Exhibit]:
+    """How right and how sure a classifier is on public test text, and the texts that it gets most wrong; of a
+    regression its scores.
+    """
+    from learning.classification.metrics import ClassifierMeasures
+
+    made, found = student.student, []
+    measures, targets = made.measures, made.targets
+    if isinstance(measures, ClassifierMeasures) and isinstance(targets, LabelMap):
+        if len(targets.names) <= MOST_NAMED:
+            says = [f"On {measures.examples:,} public test texts: a row is the true class, a column what it says."]
+            cells = Matrix(
+                names=[shortened(name, 60) for name in targets.names], cells=[list(row) for row in measures.confusion]
+            )
+            found.append(Exhibit(title="What it takes for what", says=says, content=cells))
+        bins = [Sure(confidence=b.confidence, right=b.accuracy, examples=b.examples) for b in measures.reliability]
+        says = [
+            "Texts are put together by how sure it is of its answer. On the line it is right as often as it is sure; "
+            "below the line it is too sure. The mean distance from the line, the expected calibration error, is "
+            f"{measures.calibration:.3f}."
+        ]
+        found.append(Exhibit(title="Is it right as often as it is sure?", says=says, content=Calibration(bins=bins)))
+    elif made.scores is not None:
+        dots = [[float(truth), float(said)] for said, truth in zip(*made.scores, strict=True)][:MOST_DOTS]
+        says = ["Each dot is a public test text. On the line, the score that it says is the true one."]
+        shown = Dots(across="true score", up="score said", dots=dots)
+        found.append(Exhibit(title="Scores said and true", says=says, content=shown))
+    if made.erred:
+        says = ["Public test texts, the most wrong first. No text of any party is shown here, or known."]
+        found.append(
+            Exhibit(title="Where it errs", says=says, content=Passages(passages=[_erred(each) for each in made.erred]))
+        )
+    return found
+
+
+MOST_NAMED: Final = 30
+MOST_DOTS: Final = 1000
+
+
+def _erred(each: Erred) -> Passage:
+    text = each.text if not each.second else f"{each.text} \u2022 {each.second}"
+    sure = "" if each.sure is None else f", {each.sure:.0%} sure"
+    return Passage(text=shortened(text, 400), about=shortened(f"It says {each.said}{sure}; it is {each.truth}.", 300))

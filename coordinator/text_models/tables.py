@@ -91,6 +91,8 @@ class DescentTable(Table):
     """The optimiser settings that every gradient training may have; each table has its own defaults and its own batch.
 
     warm_up: the share of the steps over which the learning rate rises. momentum: for "sgd". decay: weight decay.
+    learning_rate: the highest; by default what `[model] adapt` trains well with. optimiser: its kind. schedule: how the
+    learning rate falls until the last step.
     """
 
     RATES: ClassVar[Mapping[str, float]] = MappingProxyType({})
@@ -113,9 +115,10 @@ class DpSgdTable(DescentTable):
     """`[dp_sgd]`: how the model is trained.
 
     form: "federated", where every step is a noisy sum over all parties and the optimiser is the coordinator's; or
-    "local", where each party trains alone under noise of its own and the models are averaged, `rounds` times. batch:
-    expected number of units, over all parties, in a step. clip: L2 norm of one unit's gradient. momentum: of "sgd".
-    decay: weight decay. warm_up: the share of the steps over which the learning rate rises.
+    "local", where each party trains alone under noise of its own and the models are averaged, `rounds` times. steps:
+    how many. rounds: of "local", how often models are averaged. batch: expected number of units, over all parties, in a
+    step. clip: L2 norm of one unit's gradient. momentum: of "sgd". decay: weight decay. warm_up: the share of the steps
+    over which the learning rate rises.
     """
 
     RATES = MappingProxyType({"lora": 0.01, "lora-all": 0.005, "full": 0.0005})

@@ -69,7 +69,8 @@ def learned(
     if not len(kept):
         raise PlanError(
             "[pate] threshold: no text got so many noised votes, so there is nothing to learn from. What was charged "
-            "stays charged. Plan with a lower threshold, or without one."
+            "stays charged. Plan with a lower threshold, or without one.",
+            code="C204",
         )
     first = [public.queries[place][0] for place in kept]
     second = [public.queries[place][1] for place in kept] if plan.text.pairs else None
@@ -82,7 +83,14 @@ def learned(
     if head is not None:
         fit_head(head, features(model, rows), labels[kept], settings, rng)
     else:
-        fit(model, rows, labels[kept], settings, rng, lambda done: progress.bar("student", round(100 * done), 100))
+        fit(
+            model,
+            rows,
+            labels[kept],
+            settings,
+            rng,
+            lambda done: progress.bar("student", round(100 * done), 100, "percent"),
+        )
     return np.asarray(flatten(model).numpy())
 
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from coordinator.transport.link import Answered, Batch, Lost, OnPercent, Outcome, Refused, Troubles, Untroubled, Way
 from coordinator.transport.losses import Garbage, Garbled, Readable, or_garbage, refused, why_lost
+from coordinator.transport.reachable import unreachable
 from coordinator.transport.silence import Patience, Stuck, TrainingPatience, Unheard, heard
 from protos import PROTOCOL_VERSION
 from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader
@@ -115,6 +117,9 @@ class GrpcLink:
             return trouble
         request = party_pb2.DescribeRequest(nonce=nonce)
         said = await self._outcome(self._stub.Describe(request, metadata=self._metadata, wait_for_ready=True))
+        if isinstance(said, Lost) and said.passing and self._way is None:
+            why = await unreachable(self._address)
+            return said if why is None else Lost(why.why)
         return Answered(_plain(said.value)) if isinstance(said, Answered) else said
 
     async def join(
@@ -164,14 +169,15 @@ class GrpcLink:
         """Send a public artefact; a party that has it already reads only the header."""
         if (trouble := await self._mend()) is not None:
             return trouble
-        header = party_pb2.ArtefactHeader(run=self._run, kind=kind, sha256=artefact_digest(content), size=len(content))
+        header = party_pb2.ArtefactHeader(run=self._run, kind=kind, sha256=_digest(content), size=len(content))
 
         def parts() -> Iterator[party_pb2.ProvideRequest]:
             yield party_pb2.ProvideRequest(header=header)
             for offset in range(0, len(content), CHUNK_BYTES):
-                yield party_pb2.ProvideRequest(data=content[offset : offset + CHUNK_BYTES])
+                part = content[offset : offset + CHUNK_BYTES]
+                self.traffic += len(part)
+                yield party_pb2.ProvideRequest(data=part)
 
-        self.traffic += len(content)
         provided = await self._outcome(self._stub.Provide(parts(), metadata=self._metadata))
         return Answered(None) if isinstance(provided, Answered) else provided
 
@@ -309,7 +315,7 @@ class GrpcLink:
             wrong = await asyncio.to_thread(diagnose, self._address, self._name, self._identity, shown=self._where)
             if wrong is not None:
                 self._broken = True
-                return Lost(wrong, passing=False)
+                return Lost(wrong.sentence, False, wrong.code)
             self._looked = True
         return None
 
@@ -352,6 +358,12 @@ class GrpcLink:
             return Refused(refusal)
         why, passing = why_lost(error, self._where)
         return Lost(why, passing)
+
+
+@lru_cache(maxsize=1)
+def _digest(content: bytes) -> bytes:
+    """Of an artefact, taken once for all parties that get it. Memory: the last artefact."""
+    return artefact_digest(content)
 
 
 def _plain(said: party_pb2.DescribeResponse) -> party_pb2.DescribeResponse:

@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PartyAddress:
     """Where a party's node listens. token: what it expects of its caller, empty for none. together: how many parties'
-    nodes share its process, this one included. way: to a party that dials the coordinator; the address is then that of
-    its place at the gate.
+    nodes share its process, this one included; process: which, the same for all of them, empty where it shares none.
+    way: to a party that dials the coordinator; the address is then that of its place at the gate.
     """
 
     name: str
     address: str
     token: str = ""
     together: int = 1
+    process: str = ""
     way: Way | None = None
 
 
@@ -121,6 +122,61 @@ class SimulationRequest:
     by_user: bool
     processes: int = 1
     beside: "Simulation | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewRequest:
+    """Whose text is looked at before a run, and what the plan reads of it. parties, base: as in `LaunchRequest`.
+
+    record, by_user: as in `SimulationRequest`. cache: for what a source downloads, and for a working file without a
+    name. labelled, coded: as parties join under them, None without. vocabulary: the bytes of the public vocabulary,
+    empty where no words are counted. most: rows of the source that are read; None reads all.
+    """
+
+    parties: Mapping[str, Mapping[str, Any]]
+    base: Path
+    cache: Path
+    record: Literal["document", "sentence", "pair"]
+    by_user: bool
+    labelled: plan_pb2.LabelledText | None = None
+    coded: plan_pb2.CodedText | None = None
+    vocabulary: bytes = b""
+    most: int | None = None
+
+
+class Look(Protocol):
+    """What a plan would use of one simulated party's part. units: of the guarantee. passages: records, or sentences.
+
+    labels: examples by label or code. left_out: rows that make no example, by reason. unreadable: rows of the whole
+    source that cannot be read, by reason. words, covered: how many, and how many of these are in the vocabulary.
+    values: of the column that the source is divided by, with their rows; empty where no column divides it.
+    """
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def passages(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, int]: ...
+    @property
+    def left_out(self) -> Mapping[str, int]: ...
+    @property
+    def unreadable(self) -> Mapping[str, int]: ...
+    @property
+    def words(self) -> int: ...
+    @property
+    def covered(self) -> int: ...
+    @property
+    def values(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """All parties' looks by name. rows: how many rows of the source were read. whole: whether these are all."""
+
+    parties: Mapping[str, Look]
+    rows: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +308,10 @@ class Launcher(Protocol):
         """Describe the cluster in a sentence, if it has room for the parties. Raises `ConclaveError` saying why not."""
         ...
 
+    def preview(self, request: PreviewRequest) -> Looked:
+        """What a run would use of each party's text. Raises `ConclaveError` where parties have text of their own."""
+        ...
+
     def simulate(self, request: SimulationRequest) -> Simulation:
         """The same parties without nodes, in clear. Raises `ConclaveError` where parties have text of their own."""
         ...
@@ -262,6 +322,6 @@ def find_launcher(name: str) -> Launcher:
     known = {point.name: point for point in entry_points(group="conclave.launchers")}
     if name not in known:
         names = ", ".join(f'"{each}"' for each in ["connect", *sorted(known)])
-        raise PlanError(f'[federation] launch = "{name}" is not installed here. There is {names}.')
+        raise PlanError(f'[federation] launch = "{name}" is not installed here. There is {names}.', code="C106")
     launcher: Launcher = known[name].load()()
     return launcher

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.errors import PartyLost
 from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
@@ -38,11 +39,12 @@ class Refused:
 class Lost:
     """The party did not answer, or not with anything usable. `why` completes the sentence "party north was lost: ...".
 
-    passing: whether asking again may help.
+    passing: whether asking again may help. code: of the page that says more, where it is known what is wrong.
     """
 
     why: str
     passing: bool = True
+    code: str = PartyLost.CODE
 
 
 Outcome = Answered[Value] | Refused | Lost

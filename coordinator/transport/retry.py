@@ -217,4 +217,4 @@ class PatientLink:
             return None
         if absence.tries == 1:
             return lost
-        return Lost(f"{lost.why}; asked {absence.tries} times in {absence.seconds:.0f} s", passing=False)
+        return Lost(f"{lost.why}; asked {absence.tries} times in {absence.seconds:.0f} s", False, lost.code)

@@ -62,7 +62,9 @@ class Trust:
             raise RunError(f"{authority} cannot be read: {error.strerror}.") from None
         except ValueError:
             raise RunError(
-                f"{authority} is not one certificate. Use the ca.pem of the federation, learned from someone you trust."
+                f"{authority} is not one certificate. Use the ca.pem of the federation, learned from someone you "
+                "trust.",
+                code="C401",
             ) from None
         except IdentityError as error:
             raise RunError(str(error)) from None

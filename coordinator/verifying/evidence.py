@@ -13,6 +13,7 @@ from aggregation.accounting.events import from_json, leaves, to_json
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import HEURISTIC, Form
+from aggregation.mechanisms.outside import OUTSIDE
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from coordinator.pricing.release import SAMPLER_SHARE, Release, borne, graphs_delta
@@ -248,7 +249,7 @@ def _steps_against(
 def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> Release:
     """The release that a plan's message describes; of its shape only what its price needs."""
     kind, parties = message.WhichOneof("mechanism"), len(roster_of(message, terms))
-    if kind is None or kind not in MECHANISMS:
+    if kind is None or kind not in (*MECHANISMS, OUTSIDE):
         raise IntegrityError("it names no mechanism that is known here.")
     mechanism, said = made(kind, read(getattr(message, kind))), word(plan_pb2.Form, message.form)
     if said not in mechanism.forms:

@@ -53,6 +53,11 @@ class Verdict:
     epsilon: float | None
     checks: tuple[Check, ...]
 
+    def __repr__(self) -> str:
+        wrong = [each.name for each in self.checks if not each.ok]
+        said = f"WRONG: {', '.join(wrong)}" if wrong else f"{len(self.checks)} checks ok"
+        return f"<verdict on {self.folder}: {said}>"
+
     @property
     def ok(self) -> bool:
         """Whether all checks passed."""
@@ -121,11 +126,12 @@ def _files(found: Published, manifest: Manifest | None, unread: str) -> Check:
             digest, unreadable = tried(lambda path=path: found.sha256(path))  # type: ignore[misc]
             if digest != file.sha256:
                 odd.append(unreadable or f"{shown(path)} was altered: its SHA-256 is not the one that was signed.")
-    extra = sorted(path for path in found.sizes if path not in listed and path not in _UNSIGNED)
+    extra = sorted(path for path in found.sizes if path not in listed and path not in _UNSIGNED and not _hubs(path))
     wrong += some(odd) + some(f"{shown(path)} was not there when the folder was signed." for path in extra)
     wrong += some(f"{shown(path)} is a folder that holds nothing that was signed." for path in _empty(found, listed))
-    whole = len(listed) - len(odd)
-    return told("files", wrong, f"{whole} of {len(listed)} match the signed manifest")
+    whole, hubs = len(listed) - len(odd), sum(path not in listed and _hubs(path) for path in found.sizes)
+    beside = f"; {hubs} that a hub's client put there, which no model is loaded from" if hubs else ""
+    return told("files", wrong, f"{whole} of {len(listed)} match the signed manifest{beside}")
 
 
 def _signer(found: Published, manifest: Manifest | None, trust: Trust | None, times: Sequence[float]) -> Check:
@@ -257,7 +263,12 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
 def _empty(found: Published, listed: Iterable[str]) -> list[str]:
     """The folders that contain no listed file."""
     used = {str(parent) for path in listed for parent in PurePosixPath(path).parents}
-    return sorted(set(found.folders) - used)
+    return sorted(path for path in set(found.folders) - used if not _hubs(f"{path}/") and path != ".cache")
+
+
+def _hubs(path: str) -> bool:
+    """Whether a hub's client puts this into every folder that it downloads."""
+    return path == ".gitattributes" or path.startswith(".cache/huggingface/")
 
 
 def _inside(path: str) -> bool:

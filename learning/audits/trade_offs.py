@@ -31,6 +31,8 @@ POINTS: Final = 400
 """Epsilons at which a profile is known."""
 INTERVAL: Final = 1e-3
 """Grid of privacy losses, rounded so that a profile is never below the exact one."""
+_NEAR: Final = 1e-6
+"""How near the best attacker's guesses are found."""
 
 
 Form = Literal["gaussian", "sampled", "renyi"]
@@ -104,6 +106,35 @@ class Together:
         for _ in range(self.units):
             probability = self.one.least(probability)
         return probability
+
+
+def right(curve: TradeOff) -> float:
+    """The largest share of guesses that can be right, where a fair coin decided between the two neighbours.
+
+    (1 + max over p of p - least(p)) / 2: with probability p the attacker says one neighbour where it is that one, and
+    with least(p) where it is the other. p - least(p) is concave, because a trade-off is convex; the result is at most
+    1e-6 above the largest, never below it. Source: Dong, Roth & Su 2022, equation 3 (total variation).
+    """
+    if isinstance(curve, Gaussian):
+        return float(ndtr(curve.mu / 2))
+    low, high = 0.0, 1.0
+    while high - low > 2 * _NEAR:
+        first, second = low + (high - low) / 3, high - (high - low) / 3
+        if first - curve.least(first) < second - curve.least(second):
+            low = first
+        else:
+            high = second
+    # From any point of what is left, p grows by no more than its width, and least(p) never falls.
+    return min(1.0, (1 + low - curve.least(low) + (high - low)) / 2)
+
+
+def right_by_claim(epsilon: float, delta: float) -> float:
+    """The same where no more is known than an (epsilon, delta): (e^epsilon + delta) / (e^epsilon + 1).
+
+    An event of probability a under one neighbour, and 1 - a under the other, must keep a <= e^epsilon (1 - a) + delta.
+    Source: Kairouz, Oh & Viswanath 2015, "The Composition Theorem for Differential Privacy".
+    """
+    return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
 
 
 def trade_off(events: Sequence[DpEvent]) -> TradeOff | None:

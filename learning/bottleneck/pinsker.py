@@ -19,6 +19,8 @@ from aggregation.errors import ConclaveError
 class AboveBound(ConclaveError):
     """An accuracy is above what the divergence reported beside it admits: one of the two is not what it is called."""
 
+    CODE = "C802"
+
 
 def most_accurate(divergence: float) -> float:
     """The most that a balanced accuracy of two classes can be, in [0.5, 1].

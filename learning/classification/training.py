@@ -207,7 +207,7 @@ def _backward(
     scale = loss_scale()
     while attempted(partial(add, parts)) is None:
         if parts >= len(places):
-            raise ComputeError(EXHAUSTED)
+            raise ComputeError(EXHAUSTED, code="C304")
         parts *= 2
     if scale != 1:
         for group in optimiser.param_groups:

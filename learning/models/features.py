@@ -83,7 +83,7 @@ def features_apart(
                 known[length] = agreeing_within(answer, max(1, tokens // length))
         places, start = np.flatnonzero(lengths == length), 0
         while start < len(places):
-            size = divided(len(places) - start, known[length])[0]
+            size = divided(len(places) - start, known[length], device_of(model).type)[0]
             some = places[start : start + size]
             fill = [made_up_rows(words, length, 0)[0]] * (size - len(some))
             batch = [*(rows[place] for place in some), *fill]
@@ -115,7 +115,7 @@ def tokens_held(model: "PreTrainedModel", longest: int) -> int:
 
         while not attempted(partial(passes, max(1, tokens // each))):
             if tokens < 2 * each:
-                raise ComputeError(EXHAUSTED)
+                raise ComputeError(EXHAUSTED, code="C304")
             tokens //= 2
     return tokens
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
-
-import torch
 
 from learning.errors import ComputeError
 
@@ -24,6 +24,25 @@ PARENT_ENDED: Final = 1
 """`PR_SET_PDEATHSIG`: the signal that a process is sent when the one that forked it ends."""
 
 _make: Callable[[int], Any] | None = None
+_allowed: ContextVar[int] = ContextVar("processes", default=1)
+
+
+@contextmanager
+def allowing(processes: int) -> Iterator[None]:
+    """Let what is called in the block work in so many processes where it can, as `allowed` says there.
+
+    For a process that nothing but this work goes on in: a fork copies no other thread, and what these held stays held.
+    """
+    token = _allowed.set(processes)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def allowed() -> int:
+    """How many processes may be forked here: 1, which is none, outside `allowing`."""
+    return _allowed.get()
 
 
 def in_processes(make: Callable[[int], Made], places: Sequence[int], processes: int) -> Iterator[tuple[int, Made]]:
@@ -34,6 +53,8 @@ def in_processes(make: Callable[[int], Made], places: Sequence[int], processes: 
     differentiation starts and a fork loses, or for fewer than two places, it runs here. Raises what `make` raises;
     `ComputeError` where the system ended a process.
     """
+    import torch  # its import takes seconds, and whoever imports this module may never fork
+
     processes = min(processes, len(places))
     if processes < 2 or sys.platform != "linux" or torch.accelerator.is_available():
         for place in places:
@@ -48,7 +69,8 @@ def in_processes(make: Callable[[int], Made], places: Sequence[int], processes: 
         except BrokenProcessPool:
             raise ComputeError(
                 "A process that works on models was ended by the system, most often because memory was exhausted. Use "
-                "a machine with more memory, or fewer processors (taskset -c 0)."
+                "a machine with more memory, or fewer processors (taskset -c 0).",
+                code="C304",
             ) from None
         finally:
             for future in asked:
@@ -58,6 +80,8 @@ def in_processes(make: Callable[[int], Made], places: Sequence[int], processes: 
 def _begin(make: Callable[[int], Any], parent: int) -> None:
     """In a process that was just forked."""
     global _make
+    import torch
+
     _make = make
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, too, and ends this one
     ctypes.CDLL(None).prctl(PARENT_ENDED, signal.SIGKILL, 0, 0, 0)

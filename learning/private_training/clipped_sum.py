@@ -99,7 +99,7 @@ def tokens_held(
         while not attempted(partial(_passes, gradients, shape := shape_at(each, length, tokens), losses)):
             gradients.clear()
             if shape.most == 1:
-                raise ComputeError(EXHAUSTED)
+                raise ComputeError(EXHAUSTED, code="C304")
             tokens //= 2
     gradients.clear()
     return tokens
@@ -158,9 +158,9 @@ def _parts(gradients: PerExample, batch: MicroBatch, losses: Losses) -> Iterator
     """
     shape = batch.shape
     sizes = (1,) if shape is None else _sizes(gradients, shape, losses)
-    start = 0
+    start, kind = 0, device_of(gradients.model).type
     while start < batch.units:
-        size = divided(batch.units - start, sizes)[0]
+        size = divided(batch.units - start, sizes, kind)[0]
         own = min(size, batch.units - start)
         part = cut(batch, start, start + own)
         if own < size:

@@ -125,7 +125,8 @@ def k_means(source: Source, clusters: int, *, seed: int, passes: int = 10) -> Cl
     if texts < clusters:
         raise DataError(
             f"The public corpus has {texts:,} texts and {clusters:,} clusters are wanted. Give more texts, or ask for "
-            "fewer clusters."
+            "fewer clusters.",
+            code="C204",
         )
     width, start = sample.shape[1], _start(sample, clusters, np.random.default_rng([seed, clusters]))
     del sample

@@ -113,7 +113,8 @@ class Selector:
         if self.m is not None and self._offered < self.m:
             raise DataError(
                 f"The public corpus has {self._offered:,} texts and {self.m:,} are to be chosen. Give a larger public "
-                f"corpus, or choose {self._offered:,} or fewer."
+                f"corpus, or choose {self._offered:,} or fewer.",
+                code="C204",
             )
         if self.m is None:
             chosen = np.sort(self._numbers[: self._held])

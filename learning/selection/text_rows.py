@@ -85,7 +85,9 @@ class TextRows:
 
         folder = Path(place_of(self.model))
         if not folder.is_dir():
-            raise ModelError(f"The model {self.model} is no folder here. Save it in one, with its tokenizer, first.")
+            raise ModelError(
+                f"The model {self.model} is no folder here. Save it in one, with its tokenizer, first.", code="C206"
+            )
         return folder
 
     def sides(self, rows: Texts) -> tuple[list[str], list[str] | None]:

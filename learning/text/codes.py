@@ -27,6 +27,8 @@ LONGEST_TEMPLATE: Final = 1000
 class CodeError(ConclaveError):
     """A template or its columns that no plan can declare."""
 
+    CODE = "C205"
+
 
 @dataclass(frozen=True, slots=True)
 class Codes:

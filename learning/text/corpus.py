@@ -169,7 +169,9 @@ def _write(
         hash_file.write(hashes)
     if not count:
         why = ", ".join(f"{rows:,} rows: {reason}" for reason, rows in left_out.items()) or "its files are empty"
-        raise DataError(f"The corpus {sources[0].source} has no text ({why}). Check files, columns and take.")
+        raise DataError(
+            f"The corpus {sources[0].source} has no text ({why}). Check files, columns and take.", code="C204"
+        )
     digest = whole.hexdigest()
     facts = {"width": len(sources[0].columns), "digest": digest, "left_out": dict(left_out), "rows_used": count}
     repeats = 0

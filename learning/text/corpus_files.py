@@ -68,7 +68,9 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[s
     """
     if path.suffix in _PLAIN:
         if columns != ("text",):
-            raise DataError(f"{path} has no column {next(c for c in columns if c != 'text')!r}. Its columns are: text.")
+            raise DataError(
+                f"{path} has no column {next(c for c in columns if c != 'text')!r}. Its columns are: text.", code="C203"
+            )
         with path.open("rb") as file:
             yield 0, _plain(file, path)
         return
@@ -94,7 +96,7 @@ def _require(path: Path, columns: tuple[str, ...], seen: Iterable[str]) -> None:
     for column in columns:
         if column not in seen:
             listed = "".join(each if each.isprintable() else "?" for each in ", ".join(seen)[:LONGEST])
-            raise DataError(f"{path} has no column {column!r}. Its columns are: {listed}.")
+            raise DataError(f"{path} has no column {column!r}. Its columns are: {listed}.", code="C203")
 
 
 def _object(line: bytes, offset: int, where: str) -> dict[str, object]:
@@ -118,7 +120,7 @@ def _texts(row: Mapping[str, object], columns: tuple[str, ...], where: str) -> t
         if text is None or (isinstance(text, str) and not text.strip()):
             return NO_TEXT if not texts else "no second text"
         if not isinstance(text, str):
-            raise DataError(f"{where}: {column!r} is no text. Name the column that holds it.")
+            raise DataError(f"{where}: {column!r} is no text. Name the column that holds it.", code="C203")
         try:
             text.encode()
         except UnicodeEncodeError:  # JSON can spell half a surrogate pair
@@ -172,15 +174,15 @@ def files_of(source: CorpusSource) -> list[Path]:
         inside = [each for each in path.rglob("*") if each.is_file() and not each.name.startswith(".")]
         found = sorted(each for each in inside if each.suffix in (*_LINES, *_PLAIN))
         if not found:
-            raise DataError(f"{path} holds no file that ends in {' '.join((*_LINES, *_PLAIN))}.")
+            raise DataError(f"{path} holds no file that ends in {' '.join((*_LINES, *_PLAIN))}.", code="C201")
     elif path.exists():
         found = [path]
     elif glob.has_magic(source.source):
         found = sorted(Path(name) for name in glob.glob(source.source, recursive=True) if Path(name).is_file())
         if not found:
-            raise DataError(f"{source.source} matches no file.")
+            raise DataError(f"{source.source} matches no file.", code="C201")
     else:
-        raise DataError(f"{source.source} does not exist. Give a file, a folder or a glob.")
+        raise DataError(f"{source.source} does not exist. Give a file, a folder or a glob.", code="C201")
     for each in found:
         if each.suffix not in (*_LINES, *_PLAIN):
             raise DataError(f"{each} is of no kind that a corpus can be read from in place. Give .jsonl or .txt files.")

@@ -2,9 +2,10 @@
 
 `documentation` is the docstrings of the standard library, found by parsing its sources; nothing is imported or run.
 `documentation-heldout` is the docstrings of a fixed tenth of its modules, kept apart and public by declaration, for
-evaluation. `documentation-topics` is the language reference that `help()` shows, public, for vocabularies. How much
-there is depends on the Python version: 3.11 has 7,150 docstrings of 237,000 words, 728 held out, and 64,000 words of
-topics.
+evaluation. `documentation-topics` is the language reference that `help()` shows, public, for vocabularies;
+`documentation-passages` is the same, a paragraph a row, for whoever needs many short public texts. How much there is
+depends on the Python version: 3.11 has 7,150 docstrings of 237,000 words, 728 held out, and 64,000 words of topics, of
+which 50,000 are in 1,450 passages.
 """
 
 import ast
@@ -12,6 +13,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import secrets
 import sys
 import sysconfig
@@ -21,22 +23,30 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-NAMES = ("documentation", "documentation-heldout", "documentation-topics")
-COLUMNS = ("text", "package", "module", "name")
+NAMES = ("documentation", "documentation-heldout", "documentation-topics", "documentation-passages")
+COLUMNS = ("text", "package", "module", "name", "kind")
+KINDS = ("class", "function", "method", "module")
+"""What a docstring may be of: the values of the column `kind`, a label for classifiers."""
 HELDOUT_MODULES = 0.1
+PASSAGE_WORDS = 8
+"""The fewest words of a passage: what is shorter is a heading or a line of a list."""
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"})
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of one of `NAMES`: text, package (top-level module), module, and the qualified name documented.
+    """Yield the rows of one of `NAMES`: text, package (top-level module), module, the qualified name documented, and
+    its kind, one of `KINDS`; "topic" for topics and passages.
 
     The order is that of sorted module names, then of the source; a text that occurs twice is kept where it comes first,
     so none is both private and held out. Raises `FileNotFoundError` where Python was installed without its sources.
     """
     if name == "documentation-topics":
         yield from _topics()
+        return
+    if name == "documentation-passages":
+        yield from _passages()
         return
     wanted = name == "documentation-heldout"
     library = _library(Path(sysconfig.get_path("stdlib")))
@@ -140,8 +150,8 @@ def _docstrings(modules: Mapping[str, Path]) -> Iterator[dict[str, str]]:
             tree = ast.parse(modules[module].read_bytes())
         except (OSError, SyntaxError, ValueError):  # a module that this Python cannot read has no documentation
             continue
-        for name, text in _within(tree, module):
-            yield {"text": text, "package": module.partition(".")[0], "module": module, "name": name}
+        for name, text, kind in _within(tree, module, "module"):
+            yield {"text": text, "package": module.partition(".")[0], "module": module, "name": name, "kind": kind}
 
 
 def _sources(folder: Path) -> Iterator[Path]:
@@ -159,17 +169,36 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
-def _within(node: _Documented, name: str) -> Iterator[tuple[str, str]]:
+def _within(node: _Documented, name: str, kind: str) -> Iterator[tuple[str, str, str]]:
     text = ast.get_docstring(node)
     if text:
-        yield name, text
+        yield name, text, kind
     for child in node.body:
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _within(child, f"{name}.{child.name}")
+        if isinstance(child, ast.ClassDef):
+            yield from _within(child, f"{name}.{child.name}", "class")
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _within(child, f"{name}.{child.name}", "method" if kind == "class" else "function")
 
 
 def _topics() -> Iterator[dict[str, str]]:
     from pydoc_data.topics import topics  # half a megabyte of text: read when asked for
 
     for name in sorted(topics):
-        yield {"text": topics[name], "package": "pydoc_data", "module": "pydoc_data.topics", "name": name}
+        yield {
+            "text": topics[name],
+            "package": "pydoc_data",
+            "module": "pydoc_data.topics",
+            "name": name,
+            "kind": "topic",
+        }
+
+
+def _passages() -> Iterator[dict[str, str]]:
+    """The paragraphs of all topics, without line ends; none twice."""
+    met: set[str] = set()
+    for topic in _topics():
+        for number, passage in enumerate(re.split(r"\n\s*\n", topic["text"])):
+            text = " ".join(passage.split())
+            if text not in met and len(text.split()) >= PASSAGE_WORDS:
+                met.add(text)
+                yield topic | {"text": text, "name": f"{topic['name']} {number + 1}"}

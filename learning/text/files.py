@@ -1,4 +1,5 @@
-"""Local files as tables of text, read in place, row by row: .csv .tsv .jsonl .json .parquet .txt.
+"""Local files as tables of text, read in place, row by row: .csv .tsv .jsonl .json .parquet .xlsx .txt, and `.gz` of
+all but .parquet and .xlsx.
 
 Files are not copied. Nothing here needs torch.
 """
@@ -15,106 +16,144 @@ from contextlib import closing
 from pathlib import Path
 
 from learning.errors import DataError
+from learning.text import spreadsheet
+from learning.text.reading import BROKEN, GZIP, UTF_8, Reading, advice, ending, opened
 from learning.text.table import MAXIMUM_CELL, NOT_UTF8, TOO_LONG, Row, Table, first_line, shown
 
 LOOK_AHEAD = 100
 """Rows of a JSON file that are read to find its columns."""
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", spreadsheet.XLSX)
 _PLAIN = (".txt",)
-ENDINGS = (*_TABLES, *_PLAIN)
+_PACKED = (".parquet", spreadsheet.XLSX)
+"""Files that are compressed already, and that have no encoding."""
+ENDINGS = (*_TABLES, *_PLAIN, GZIP)
 """File name endings that can be read."""
 
 _JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 
 
-def tables_matching(pattern: str, lenient: bool) -> Iterator[Table]:
+def tables_matching(pattern: str, how: Reading) -> Iterator[Table]:
     """The tables of the files that a glob names, in the order of their paths. Raises `DataError` if it names none."""
-    paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+    paths = sorted(
+        Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file() and not _lock(name)
+    )
     if not paths:
-        raise DataError(f"{pattern} matches no file.")
-    return (table_of(path, path.name, lenient) for path in paths)
+        raise DataError(f"{pattern} matches no file.", code="C201")
+    return (table_of(path, path.name, how) for path in paths)
 
 
-def tables_in(folder: Path, lenient: bool) -> Iterator[Table]:
+def tables_in(folder: Path, how: Reading) -> Iterator[Table]:
     """The tables of the files below a folder, in the order of their paths; hidden files are left out.
 
     Raises `DataError` for a folder without a file that can be read, or with rows of two kinds.
     """
-    inside = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    tables = [path for path in inside if path.suffix in _TABLES]
-    plain = [path for path in inside if path.suffix in _PLAIN]
+    inside = sorted(
+        path for path in folder.rglob("*") if path.is_file() and not _lock(path) and not path.name.startswith(".")
+    )
+    tables = [path for path in inside if _readable(path) and ending(path) in _TABLES]
+    plain = [path for path in inside if _readable(path) and ending(path) in _PLAIN]
     if tables and plain:
         raise DataError(
             f"{folder} holds both {tables[0].name} (a row is a document) and {plain[0].name} (a file is a document). "
             "Give a glob that names one kind."
         )
     if not tables and not plain:
-        raise DataError(f"{folder} holds no file that ends in {' '.join(ENDINGS)}.")
-    return (table_of(path, path.relative_to(folder).as_posix(), lenient) for path in tables or plain)
+        raise DataError(f"{folder} holds no file that ends in {' '.join(ENDINGS)}.", code="C201")
+    return (table_of(path, path.relative_to(folder).as_posix(), how) for path in tables or plain)
 
 
-def table_of(path: Path, name: str, lenient: bool) -> Table:
-    """The table of one file. name: what its rows call it. lenient: as for `learning.text.source.records`.
+def _lock(path: str | Path) -> bool:
+    """Whether a file is what Excel leaves beside one that is open."""
+    return Path(path).name.startswith("~$")
+
+
+def _readable(path: Path) -> bool:
+    return path.suffix in ENDINGS and (path.suffix != GZIP or ending(path) in (*_TABLES, *_PLAIN))
+
+
+def table_of(path: Path, name: str, how: Reading) -> Table:
+    """The table of one file. name: what its rows call it.
 
     Raises `DataError` for another ending, and for a file that cannot be opened or whose columns cannot be read.
     """
     readers = {".csv": _csv, ".tsv": _csv, ".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".txt": _plain}
-    if path.suffix not in readers:
+    readers[spreadsheet.XLSX] = _xlsx
+    if ending(path) not in readers or (path.suffix == GZIP and ending(path) in _PACKED):
         raise DataError(f"{path} is of no kind that can be read. Known endings: {' '.join(readers)}.")
     try:
-        return readers[path.suffix](path, name, lenient)
+        return readers[ending(path)](path, name, how)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or first_line(error)}.") from error
 
 
-def _lines(path: Path, lenient: bool = False) -> Iterator[str]:
+def _lines(path: Path, how: Reading) -> Iterator[str]:
     """Lines with their ends, decoded one by one so that the message can name the line.
 
-    lenient: an invalid UTF-8 byte becomes half a surrogate pair, by which a document recognises the bad row.
+    Where reading is lenient, an invalid byte becomes half a surrogate pair, by which a document recognises the bad row.
     """
-    errors = "surrogateescape" if lenient else "strict"
+    errors = "surrogateescape" if how.lenient else "strict"
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             for number, line in enumerate(file, start=1):
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 try:
-                    yield (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode(errors=errors)
+                    yield line.decode(how.encoding, errors)
                 except UnicodeDecodeError as error:
-                    raise DataError(f"{path}, line {number}: not UTF-8. Convert the file, then try again.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+                    if how.encoding == UTF_8:
+                        raise DataError(f"{path}, line {number}: not UTF-8. {advice(path)}") from error
+                    raise DataError(f'{path}, line {number}: not of the encoding "{how.encoding}".') from error
+    except (*BROKEN, OSError) as error:
+        raise DataError(f"{path} cannot be read: {_why(error)}.") from error
 
 
-def _bounded_lines(path: Path) -> Iterator[str | None]:
+def _why(error: Exception) -> str:
+    if isinstance(error, BROKEN):
+        return f"it is no whole gzip file ({first_line(error)})"
+    return getattr(error, "strerror", None) or first_line(error)
+
+
+def _bounded_lines(path: Path, encoding: str) -> Iterator[str | None]:
     """Lines as of a lenient `_lines`, None for one that is longer than `MAXIMUM_CELL` bytes: it is never held whole."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             line = file.readline(MAXIMUM_CELL).removeprefix(codecs.BOM_UTF8)
             while line:
                 whole = len(line) < MAXIMUM_CELL or line.endswith(b"\n")
-                yield line.decode(errors="surrogateescape") if whole else None
+                yield line.decode(encoding, "surrogateescape") if whole else None
                 while not whole:
                     rest = file.readline(MAXIMUM_CELL)
                     whole = not rest or rest.endswith(b"\n")
                 line = file.readline(MAXIMUM_CELL)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (*BROKEN, OSError) as error:
+        raise DataError(f"{path} cannot be read: {_why(error)}.") from error
 
 
-def _plain(path: Path, name: str, lenient: bool) -> Table:
+def _plain(path: Path, name: str, how: Reading) -> Table:
     def rows() -> Iterator[Row | str]:
-        if lenient and path.stat().st_size > MAXIMUM_CELL:
+        if how.lenient and _long(path):
             yield TOO_LONG
         else:
-            yield {"text": "".join(_lines(path, lenient)), "file": name}
+            yield {"text": "".join(_lines(path, how)), "file": name}
 
     return Table(str(path), ("text", "file"), rows())
 
 
-def _csv(path: Path, name: str, lenient: bool) -> Table:
+def _long(path: Path) -> bool:
+    """Whether a file has more bytes than a text may have. Raises `DataError`."""
+    if path.suffix != GZIP:
+        return path.stat().st_size > MAXIMUM_CELL
+    try:
+        with opened(path) as file:
+            return len(file.read(MAXIMUM_CELL + 1)) > MAXIMUM_CELL
+    except (*BROKEN, OSError) as error:
+        raise DataError(f"{path} cannot be read: {_why(error)}.") from error
+
+
+def _csv(path: Path, name: str, how: Reading) -> Table:
     csv.field_size_limit(MAXIMUM_CELL)
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    found = _lenient_csv(path, delimiter) if lenient else _strict_csv(path, delimiter)
+    delimiter = how.delimiter or ("\t" if ending(path) == ".tsv" else ",")
+    found = _lenient_csv(path, delimiter, how) if how.lenient else _strict_csv(path, delimiter, how)
     cells = (row for row in found if row)
     header = next(cells, [])
     if isinstance(header, str):
@@ -135,19 +174,19 @@ def _csv(path: Path, name: str, lenient: bool) -> Table:
     return Table(str(path), tuple(header), rows())
 
 
-def _strict_csv(path: Path, delimiter: str) -> Iterator[list[str]]:
-    reader = csv.reader(_lines(path), delimiter=delimiter, strict=True)
+def _strict_csv(path: Path, delimiter: str, how: Reading) -> Iterator[list[str]]:
+    reader = csv.reader(_lines(path, how), delimiter=delimiter, strict=True)
     try:
         yield from reader
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not a CSV row ({first_line(error)}).") from error
 
 
-def _lenient_csv(path: Path, delimiter: str) -> Iterator[list[str] | str]:
+def _lenient_csv(path: Path, delimiter: str, how: Reading) -> Iterator[list[str] | str]:
     """Records, or a string in place of an invalid one: it costs its first line, and the further lines that it took are
     read again.
     """
-    feed = _Feed(_bounded_lines(path))
+    feed = _Feed(_bounded_lines(path, how.encoding))
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.taken.clear()
@@ -180,26 +219,26 @@ class _Feed(Iterator[str]):
         self._waiting.extendleft(reversed(self.taken[1:]))
 
 
-def _objects(name: str, values: Iterator[object], lenient: bool) -> Table:
-    """A table of JSON values: its columns are the keys of the first rows that are objects; lenient: none.
+def _objects(name: str, values: Iterator[object], how: Reading) -> Table:
+    """A table of JSON values: its columns are the keys of the first rows that are objects; none where it is lenient.
 
     A string among the values is why a row cannot be read.
     """
-    ahead = [] if lenient else list(itertools.islice(values, LOOK_AHEAD))
+    ahead = [] if how.lenient else list(itertools.islice(values, LOOK_AHEAD))
     columns = dict.fromkeys(key for value in ahead if isinstance(value, dict) for key in value)
     rows = (value if isinstance(value, dict | str) else "not an object" for value in itertools.chain(ahead, values))
     return Table(name, tuple(columns), rows)
 
 
-def _json_lines(path: Path, name: str, lenient: bool) -> Table:
+def _json_lines(path: Path, name: str, how: Reading) -> Table:
     def values() -> Iterator[object]:
-        for line in _bounded_lines(path) if lenient else _lines(path):
+        for line in _bounded_lines(path, how.encoding) if how.lenient else _lines(path, how):
             if line is None:
                 yield TOO_LONG
             elif line.strip():
                 yield _value(line)
 
-    return _objects(str(path), values(), lenient)
+    return _objects(str(path), values(), how)
 
 
 def _value(text: str) -> object:
@@ -211,25 +250,25 @@ def _value(text: str) -> object:
     return "not an object" if isinstance(value, str) else value
 
 
-def _json(path: Path, name: str, lenient: bool) -> Table:
+def _json(path: Path, name: str, how: Reading) -> Table:
     """A .json file is an array of objects, or JSON Lines under another name.
 
     It is an array if its first line begins one and does not end it, or is its only one: a row may be an array too.
     """
-    lines = (line for line in _lines(path, lenient) if line.strip())
+    lines = (line for line in _lines(path, how) if line.strip())
     opening, more = next(lines, ""), next(lines, None)
     if not opening.lstrip().startswith("[") or (more is not None and _value(opening) != "not JSON"):
-        return _json_lines(path, name, lenient)
-    content = "".join(_lines(path, lenient))
+        return _json_lines(path, name, how)
+    content = "".join(_lines(path, how))
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
-        if not lenient:
+        if not how.lenient:
             raise DataError(f"{path} is not JSON: {error}.") from error
         if more is not None and _value(more) != "not JSON":  # in an array a comma follows it, or the array's end
-            return _json_lines(path, name, lenient)
-        return _objects(str(path), map(_value, _elements(content)), lenient)
-    return _objects(str(path), ("not an object" if isinstance(value, str) else value for value in values), lenient)
+            return _json_lines(path, name, how)
+        return _objects(str(path), map(_value, _elements(content)), how)
+    return _objects(str(path), ("not an object" if isinstance(value, str) else value for value in values), how)
 
 
 def _elements(array: str) -> Iterator[str]:
@@ -251,7 +290,7 @@ def _elements(array: str) -> Iterator[str]:
         yield rest
 
 
-def _parquet(path: Path, name: str, lenient: bool) -> Table:
+def _parquet(path: Path, name: str, how: Reading) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -271,10 +310,14 @@ def _parquet(path: Path, name: str, lenient: bool) -> Table:
                         except UnicodeDecodeError:
                             yield NOT_UTF8
                         except (ValueError, OverflowError):  # a time that Python has no value for
-                            if not lenient:
+                            if not how.lenient:
                                 raise
                             yield "with a cell that is no value"
             except (OSError, pa.ArrowException) as error:
                 raise DataError(f"{path} cannot be read to its end: {first_line(error)}.") from error
 
     return Table(str(path), names, rows())
+
+
+def _xlsx(path: Path, name: str, how: Reading) -> Table:
+    return spreadsheet.table_of(path, how.sheet)

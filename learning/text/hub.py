@@ -65,7 +65,8 @@ def dataset(
             why = reason or first_line(error)
             raise DataError(
                 f"{name} is no file here, and the hub gave no such dataset: {why}. "
-                "Give an existing path, or check the name, split and configuration."
+                "Give an existing path, or check the name, split and configuration.",
+                code="C201",
             ) from error
     yield Table(name, columns, rows)
 

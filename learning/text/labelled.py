@@ -26,9 +26,13 @@ _SHOWN: Final = 80
 class LabelMapError(ConclaveError):
     """A label map, a range of scores or columns that a plan cannot declare."""
 
+    CODE = "C205"
+
 
 class LabelError(DataError):
     """A row's label that the plan's map or range does not have. The message quotes it: for the text's owner alone."""
+
+    CODE = "C205"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from learning.errors import DataError
-from learning.text import documentation, files, hub
+from learning.text import documentation, files, hub, spreadsheet
+from learning.text.reading import UTF_8, Reading, offered
 from learning.text.table import MAXIMUM_CELL, NOT_UTF8, TOO_LONG, Row, Table
 
 NOTHING = "(nothing)"
@@ -23,13 +24,15 @@ NOTHING = "(nothing)"
 class Source:
     """Where text comes from, and which columns mean what.
 
-    source: `documentation`, `documentation-heldout` or `documentation-topics` (see `learning.text.documentation`); a
-        local file, glob or folder (.csv .tsv .jsonl .json .parquet: a row is a document; .txt: a file is a document,
-        with the columns `text` and `file`); otherwise a name on the hub.
+    source: one of `documentation.NAMES`, such as `documentation` (see `learning.text.documentation`); a local file,
+        glob or folder (.csv .tsv .jsonl .json .parquet .xlsx: a row is a document; .txt: a file is a document, with
+        the columns `text` and `file`; all but .parquet and .xlsx also as .gz); otherwise a name on the hub.
     text, id, user, label: columns. Without `id` a document is known by the SHA-256 of its text.
     columns: further columns to keep.
     split, stream, config: for the hub only: which split, whether to stream it rather than cache it, which
     configuration.
+    encoding, delimiter: of local files; what divides the columns of .csv and .tsv, by default a comma and a tab.
+    sheet: of an Excel workbook, by default the only one that has rows.
     """
 
     source: str
@@ -41,6 +44,9 @@ class Source:
     split: str = "train"
     stream: bool = False
     config: str | None = None
+    encoding: str = UTF_8
+    delimiter: str | None = None
+    sheet: str | None = None
 
     @property
     def mapped(self) -> tuple[str, ...]:
@@ -88,9 +94,11 @@ def read(source: Source, cache: Path, skipped: Skipped | None = None) -> Iterato
     if not found:
         lost = left_out.reasons - before
         if not lost:
-            raise DataError(f"{source.source} is empty: it has no document.")
+            raise DataError(f"{source.source} is empty: it has no document.", code="C204")
         why = ", ".join(f"{count:,} {'row' if count == 1 else 'rows'} {reason}" for reason, count in lost.most_common())
-        raise DataError(f"{source.source} has no row that can be used ({why}). Check which column is the text.")
+        raise DataError(
+            f"{source.source} has no row that can be used ({why}). Check which column is the text.", code="C204"
+        )
 
 
 def records(source: Source, cache: Path, skipped: Skipped | None = None) -> Iterator[Document | None]:
@@ -126,7 +134,34 @@ def columns(source: Source, cache: Path) -> list[str]:
     for table in _tables(source, cache, lenient=False):
         if table.columns:
             return list(table.columns)
-    raise DataError(f"{source.source} is empty: it has no columns.")
+    raise DataError(f"{source.source} is empty: it has no columns.", code="C204")
+
+
+def tables(source: Source, cache: Path) -> Iterator[Table]:
+    """The tables of a source that its owner looks at, whatever columns they have. Raises `DataError` like `read`."""
+    return _tables(source, cache, lenient=False)
+
+
+def first_file(source: str) -> Path | None:
+    """The first local file of a source, None for a source that is none."""
+    if source in documentation.NAMES:
+        return None
+    path = Path(source)
+    inside = path.rglob("*") if path.is_dir() else map(Path, glob.glob(source, recursive=True))
+    found = (each for each in sorted(inside) if each.is_file() and not each.name.startswith((".", "~$")))
+    return path if path.is_file() else next(found, None)
+
+
+def keys_offered(source: str) -> dict[str, str]:
+    """`learning.text.reading.offered` of a source's first file. Raises `DataError`."""
+    path = first_file(source)
+    return {} if path is None else offered(path)
+
+
+def sheets_of(source: str) -> list[str]:
+    """The sheets with rows of a source's first file, where that is an Excel workbook. Raises `DataError`."""
+    path = first_file(source)
+    return [] if path is None or path.suffix != spreadsheet.XLSX else spreadsheet.sheets(path)
 
 
 def _document(row: Row, source: Source) -> Document | str:
@@ -172,16 +207,20 @@ def _tables(source: Source, cache: Path, *, lenient: bool) -> Iterator[Table]:
     try:
         path = Path(source.source).expanduser()
     except RuntimeError:
-        raise DataError(f"{source.source} does not exist: nobody here has that home. Give a file.") from None
+        raise DataError(
+            f"{source.source} does not exist: nobody here has that home. Give a file.", code="C201"
+        ) from None
+    how = Reading(lenient, source.encoding, source.delimiter, source.sheet)
     if path.is_dir():
-        return files.tables_in(path, lenient)
+        return files.tables_in(path, how)
     if path.exists():
-        return iter([files.table_of(path, path.name, lenient)])
+        return iter([files.table_of(path, path.name, how)])
     if glob.has_magic(str(path)):
-        return files.tables_matching(str(path), lenient)
+        return files.tables_matching(str(path), how)
     if not hub.is_hub_name(source.source):
         raise DataError(
-            f"{source.source} does not exist. Give a file, a folder, a glob, or a dataset's name on the hub."
+            f"{source.source} does not exist. Give a file, a folder, a glob, or a dataset's name on the hub.",
+            code="C201",
         )
     return hub.dataset(
         source.source, source.config, source.split, source.mapped, cache, stream=source.stream, lenient=lenient

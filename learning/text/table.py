@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from learning.errors import DataError
+from learning.text.reading import divided
 
 Row = Mapping[str, object]
 
@@ -35,6 +36,8 @@ class Table:
         if absent and self.columns:
             raise DataError(
                 f"{self.name} has no column {absent[0]!r}. Its columns are: {shown(', '.join(self.columns))}."
+                f"{divided(self.columns)}",
+                code="C203",
             )
 
 

@@ -255,7 +255,7 @@ class _Distiller:
 
         while (losses := attempted(whole)) is None:
             if micro == 1:
-                raise ComputeError(EXHAUSTED)
+                raise ComputeError(EXHAUSTED, code="C304")
             micro = min(micro, len(batch)) // 2 or 1
         if (scale := loss_scale()) != 1:
             for each in trainable(self.student).values():
@@ -325,7 +325,7 @@ def _survey(texts: Iterable[str]) -> tuple[int, str]:
         digest.update(len(content).to_bytes(8, "big") + content)
         count += 1
     if not count:
-        raise DataError("There is no text to distil on. Give one or more.")
+        raise DataError("There is no text to distil on. Give one or more.", code="C204")
     return count, digest.hexdigest()
 
 

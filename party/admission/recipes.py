@@ -7,10 +7,12 @@ party (`party.recipes`), which covers what an honest plan of that recipe asks an
 from collections import Counter
 from typing import Final
 
-from party.recipes.recipe import DOMAIN, LABELS, LANGUAGE, LANGUAGE_STEP, Form, Kind, Recipe
+from party.recipes.recipe import DOMAIN, LABELS, LANGUAGE, LANGUAGE_STEP, Form, Kind, Recipe, outside
 from party.recipes.registry import find_recipe
 from protos.conclave.v1 import party_pb2, plan_pb2
 
+LONGEST_KIND: Final = 70
+"""Characters of a mechanism's kind, of another package, that a refusal repeats."""
 _OBJECTIVES: Final = {
     party_pb2.OBJECTIVE_LABELS: LABELS,
     party_pb2.OBJECTIVE_DOMAIN: DOMAIN,
@@ -18,7 +20,7 @@ _OBJECTIVES: Final = {
 }
 
 
-def kind_of(release: plan_pb2.Release) -> Kind | None:
+def kind_of(release: plan_pb2.Release) -> Kind | str | None:
     """The kind of a release, or of one step of it; None for one that no recipe has."""
     match release.WhichOneof("mechanism"), release.form:
         case "gradients", plan_pb2.FORM_STEPPED:
@@ -29,6 +31,8 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
             return Kind.TRAINING
         case "counts", plan_pb2.FORM_SUMMED:
             return Kind.COUNTS
+        case "outside", plan_pb2.FORM_SUMMED:
+            return outside(release.outside.kind[:LONGEST_KIND])
         case "vectors", plan_pb2.FORM_SUMMED:
             return Kind.MOMENTS
         case "differences", plan_pb2.FORM_SUMMED:
@@ -108,13 +112,13 @@ def _forms(recipe: Recipe, terms: plan_pb2.Terms) -> list[Form]:
     return [form for form in recipe.forms if all(many <= _most(form, kind) for kind, many in kinds.items())]
 
 
-def _most(form: Form, kind: Kind) -> int:
+def _most(form: Form, kind: Kind | str) -> int:
     return form[kind].most if kind in form else 0
 
 
-def _kinds(terms: plan_pb2.Terms) -> Counter[Kind]:
+def _kinds(terms: plan_pb2.Terms) -> Counter[Kind | str]:
     return Counter(kind for release in terms.releases if (kind := kind_of(release)) is not None)
 
 
-def _listed(kinds: set[Kind]) -> str:
+def _listed(kinds: set[Kind | str]) -> str:
     return "; ".join(sorted(kinds))

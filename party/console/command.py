@@ -3,12 +3,12 @@
 import asyncio
 import json
 import logging
-import re
 import signal
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,15 +17,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aggregation.errors import ConclaveError
-from party.config import PartyConfig, ShardTable, located, read_config
+from aggregation.errors import ConclaveError, code_of
+from party.console.accounts import accounts
+from party.console.options import ConfigOption, ConnectOption, JsonOption, ProxyOption
 from party.store.memory import keep_private
 from protos.console.command_line import FAILURE, USAGE, run_command
+from protos.console.explaining import explain
 from protos.console.settings import SettingsError
 from protos.refusal import Refusal
 from protos.telemetry.logs import json_lines
 
 if TYPE_CHECKING:
+    from party.config import PartyConfig, ShardTable
     from party.dialling.destination import Destination
     from party.node.lifecycle import ServedNode
 
@@ -35,15 +38,12 @@ MOST_LABELS = 20
 app = typer.Typer(
     name="party",
     help="One data holder of a Conclave run: its text stays here; only bounded and noised sums leave.",
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-accounts = typer.Typer(name="account", help="The ledger's accounts.", no_args_is_help=True)
 app.add_typer(accounts)
-
-ConfigOption = Annotated[Path, typer.Option("--config", help="The party file.", metavar="FILE")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
+app.command()(explain)
 
 
 def _version(wanted: bool) -> None:
@@ -68,47 +68,34 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log events as JSON, one a line; training logs to its own file.")
     ] = False,
-    connect: Annotated[
-        str | None,
-        typer.Option(
-            help="Listen on no port: dial this coordinator, and serve it over that connection.", metavar="HOST:PORT"
-        ),
-    ] = None,
-    proxy: Annotated[
-        str | None,
-        typer.Option(
-            help='With --connect: the HTTP proxy on the way, or "none"; by default https_proxy.', metavar="URL"
-        ),
-    ] = None,
+    connect: ConnectOption = None,
+    proxy: ProxyOption = None,
 ) -> None:
     """Serve this party. Ctrl-C ends it at once; SIGTERM ends it when its work in hand is done.
 
     A second signal of either kind ends it at once.
     """
+    from party.config import read_config
+    from party.dialling.destination import dialled
+
     keep_private()
-    settings, dials = read_config(config), _destination(connect, proxy)
+    settings = read_config(config)
+    dials = dialled(settings, connect, proxy)
     if log_json:
         logging.basicConfig(level=logging.INFO, handlers=[json_lines(sys.stderr)])
     else:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S %z", stream=sys.stderr
+        )
     logging.getLogger("conclave.party").setLevel(logging.INFO)
     ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json, dials, quiet=log_json))
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
 
-def _destination(connect: str | None, proxy: str | None) -> "Destination | None":
-    if connect is not None:
-        from party.dialling.destination import destination
-
-        return destination(connect, proxy)
-    if proxy is not None:
-        raise SettingsError("--proxy is the way to a coordinator that this party dials: it goes with --connect.")
-    return None
-
-
-async def _serve(config: PartyConfig, base: Path, as_json: bool, dials: "Destination | None", *, quiet: bool) -> int:
+async def _serve(config: "PartyConfig", base: Path, as_json: bool, dials: "Destination | None", *, quiet: bool) -> int:
     """Serve until a signal; returns the signal."""
+    from party.node.heartbeat import beat
     from party.node.lifecycle import start
 
     signals: asyncio.Queue[int] = asyncio.Queue()
@@ -120,10 +107,12 @@ async def _serve(config: PartyConfig, base: Path, as_json: bool, dials: "Destina
             said["metrics_port"] = node.metrics_port
         doing = f"dialling {dials}" if dials else f"listening on {node.address}"
         print(json.dumps(said) if as_json else f"party {config.name} {doing}", flush=True)
+        beating = asyncio.create_task(beat(node, config.home(base)))
         number = await signals.get()
         ending = asyncio.create_task(_end(node, drain=number == signal.SIGTERM))
         again = asyncio.create_task(signals.get())
         await asyncio.wait({ending, again}, return_when=asyncio.FIRST_COMPLETED)
+        beating.cancel()
         if ending.done():
             again.cancel()
             ending.result()
@@ -142,23 +131,48 @@ async def _end(node: "ServedNode", *, drain: bool) -> None:
 
 
 @app.command()
-def check(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
-    """Check everything that serving needs. Each line is ok or says what to do. Serves, charges and sends nothing.
+def check(
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+    connect: ConnectOption = None,
+    proxy: ProxyOption = None,
+) -> None:
+    """Check everything that serving needs. Each line is ok or says what to do. Serves and charges nothing.
+
+    Of a party that dials, the way to the gate is tried; the gate is told this party's name.
 
     Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
     """
     from party.console.checking import check as look_over
     from protos.console.checklist import passed, record, shown
 
-    lines = look_over(config)
+    lines = look_over(config, connect, proxy)
     print(json.dumps(record(lines)) if as_json else "\n".join(shown(lines)))
     if not passed(lines):
         raise typer.Exit(FAILURE)
 
 
 @app.command()
+def health(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
+    """Say whether this party's node is up: for a container's or a service's check, on the node's own machine.
+
+    Ends with 0 while the node answers, also while it drains, or dials a coordinator that is away; else with 1. Asks
+    nobody outside.
+    """
+    from party.config import read_config
+    from party.node.heartbeat import look, shown
+
+    settings = read_config(config)
+    found = look(settings.home(config.absolute().parent))
+    print(json.dumps(asdict(found)) if as_json else shown(settings.name, found))
+    if not found.up:
+        raise typer.Exit(FAILURE)
+
+
+@app.command()
 def enroll(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
     """Make this party's keys and a certificate request. The keys never leave this machine."""
+    from party.config import read_config
     from party.console.enrolling import enroll as enrolls
 
     settings = read_config(config)
@@ -174,49 +188,6 @@ def enroll(config: ConfigOption = Path("party.toml"), as_json: JsonOption = Fals
     print("      [identity] certificate says.")
 
 
-@accounts.command("open")
-def open_account(
-    lineage: Annotated[str | None, typer.Argument(help="The account's name; by default the party file's.")] = None,
-    config: ConfigOption = Path("party.toml"),
-    as_json: JsonOption = False,
-) -> None:
-    """Open an account with the policy's cap and unit, for the life of its data. Records the time and your user name.
-
-    Under guarantee = false it has no cap: nothing is promised for its records, and every release is recorded.
-
-    For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
-    """
-    from party.config import LINEAGE
-    from party.ledger.accounts import open_account as opens
-    from party.ledger.protection import of_policy
-    from party.store.runs import private_folder
-
-    settings = read_config(config)
-    name = lineage or settings.lineage
-    if not re.fullmatch(LINEAGE, name):
-        raise SettingsError(f"{name[:80]} is no name for an account. Use letters, digits, dots, _ and -, 64 at most.")
-    home, policy = settings.home(config.absolute().parent), settings.policy
-    private_folder(home)
-    about = of_policy(policy)
-    account, new = opens(
-        home, name, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation, protection=about
-    )
-    if as_json:
-        said = {"unit": about.unit, "relation": about.relation, "guarantee": account.capped}
-        print(json.dumps({"account": account.lineage, "id": account.id, "opened": new} | said))
-    elif new and not account.capped:
-        print(f"Account {account.lineage} is open, for good, and has no cap: it promises nothing for its records.")
-        print("Only plans without a guarantee are admitted. Each of their releases is recorded, and none is refused")
-        print("for what left before. Nobody can say what they tell of a record; an audit may measure it.")
-        print("Records that left so can never be under the cap of another account here.")
-    elif new:
-        print(f"Account {account.lineage} is open, for good: {account.cap}.")
-        print("A plan that protects anything else is refused.")
-        print("Records that another account here was charged for bring those charges with them.")
-    else:
-        print(f"Account {account.lineage} was open already, for {about}. See party budget.")
-
-
 @app.command()
 def budget(
     config: ConfigOption = Path("party.toml"),
@@ -226,6 +197,7 @@ def budget(
     as_json: JsonOption = False,
 ) -> None:
     """Show what each run has charged the account, and what is left. Works beside a running node."""
+    from party.config import read_config
     from party.ledger.budget import shown as lines_of
     from party.ledger.budget import statements, to_json
 
@@ -245,6 +217,7 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Remove everything kept of a run: its folder and its noise keys. What was charged stays charged."""
+    from party.config import read_config
     from party.ledger.purging import kept, shown
     from party.ledger.purging import purge as remove
 
@@ -276,16 +249,18 @@ def preview(
     as_json: JsonOption = False,
 ) -> None:
     """Show which part of the shard would be used. Only reads: serves, sends and writes nothing."""
+    from party.config import located, read_config
+
     settings = read_config(config)
     shard = located(settings.shard, config.absolute().parent)
     if vocabulary is not None and not vocabulary.is_file():
-        raise SettingsError(f"{vocabulary}: there is no such file.")
+        raise SettingsError(f"{vocabulary}: there is no such file.", code="C102")
     with tempfile.TemporaryDirectory(prefix="conclave-preview-") as cache:
         found = look(shard, Path(cache), None if vocabulary is None else vocabulary.read_bytes(), words)
     print(json.dumps({"party": settings.name, **found})) if as_json else _show(settings.name, shard, found)
 
 
-def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
+def look(shard: "ShardTable", cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
     """What a shard holds: columns, records, users, words, labels, skipped rows by reason, share of words covered.
 
     Private, all of it.
@@ -326,7 +301,7 @@ def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -
     }
 
 
-def labels_in(shard: ShardTable, cache: Path) -> dict[str, object] | None:
+def labels_in(shard: "ShardTable", cache: Path) -> dict[str, object] | None:
     """Count the rows of each label, the most frequent first, and those with no label or one that the map lacks."""
     from learning.text.labelled import TextColumns
     from learning.text.source import Skipped
@@ -362,7 +337,7 @@ def _labels(found: dict[str, Any]) -> str:
     return said
 
 
-def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
+def _show(name: str, shard: "ShardTable", found: dict[str, object]) -> None:
     mapped = {shard.text: "text", shard.second: "second", shard.id: "id", shard.user: "user", shard.label: "label"}
     named = found["columns"]
     skipped = found["skipped"]
@@ -389,7 +364,7 @@ def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 2 for usage and for a wrong party file, 1 for failure, 130 when it was stopped."""
     errors: dict[type[Exception], int] = {SettingsError: USAGE, Refusal: FAILURE, ConclaveError: FAILURE}
-    return run_command(app, arguments, errors, private=True)
+    return run_command(app, arguments, errors, code_of, command="party", private=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ def enroll(config: PartyConfig, base: Path) -> Enrolled:
         raise PartyError(
             f"the file of party {config.name} has no [identity]. Add one, then enroll: "
             f'[identity] certificate = "{config.name}.pem", key = "{config.name}.key", authority = "SHA256:..."; '
-            "the fingerprint of the federation's authority is what its coordinator reads out by telephone."
+            "the fingerprint of the federation's authority is what its coordinator reads out by telephone.",
+            code="C401",
         )
     key = base / table.key
     request = (base / table.certificate).parent / f"{config.name}.request.pem"

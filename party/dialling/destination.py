@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from party.config import split_address
+from party.config import PartyConfig, split_address
 from party.dialling.proxies import Proxy, proxy_for
 from protos.console.settings import SettingsError
 from protos.refusal import printable
@@ -28,3 +28,20 @@ def destination(connect: str, proxy: str | None = None) -> Destination:
     except ValueError as error:
         raise SettingsError(f"--connect {printable(connect)}: {error}") from None
     return Destination(connect, proxy_for(host, proxy))
+
+
+def dialled(config: PartyConfig, connect: str | None, proxy: str | None) -> Destination | None:
+    """Where a party dials to, by its command line or else by its file; None for one that listens.
+
+    Raises `SettingsError` as `destination` does, and for a proxy on the way to nowhere.
+    """
+    wanted = connect or config.connect
+    if wanted is not None:
+        return destination(wanted, proxy)
+    if proxy is not None:
+        raise SettingsError(
+            "--proxy is the way to a coordinator that this party dials: it goes with --connect, or connect in its "
+            "file.",
+            code="C101",
+        )
+    return None

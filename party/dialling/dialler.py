@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from party.dialling.destination import Destination
-from party.dialling.reaching import Unreached, reach
+from party.dialling.reaching import Met, Unreached, reach
+from protos import PROTOCOL_VERSION, software_version
 from protos.dialling.frames import BUFFER, Garbled, Kind, frame
 from protos.dialling.greeting import new_process
 from protos.dialling.streams import Stream, pipe
@@ -68,7 +69,7 @@ class Dialler:
                 await self._may_dial()
                 since = time.monotonic()
                 try:
-                    used = await self._used(await reach(self.destination, self._identity, self._process))
+                    used = await self._used(*await reach(self.destination, self._identity, self._process))
                 except Unreached as error:
                     used, why = False, str(error)
                 except Exception:  # whatever a gate sends, the party goes on dialling
@@ -89,9 +90,9 @@ class Dialler:
                 each.cancel()
             await asyncio.gather(*pipes, return_exceptions=True)
 
-    async def _used(self, stream: Stream) -> bool:
+    async def _used(self, stream: Stream, met: Met) -> bool:
         """Wait with a connection until the gate wants it, and carry it from then on. False where it ended before."""
-        self._welcomed()
+        self._welcomed(met)
         ends, ping = [stream], asyncio.create_task(stream.ping())
         try:
             kind, _ = await stream.next()
@@ -134,9 +135,16 @@ class Dialler:
         if self._tokens < 0:
             await asyncio.sleep(-self._tokens / RATE)
 
-    def _welcomed(self) -> None:
+    def _welcomed(self, met: Met) -> None:
         if self.trouble or not self.dialled:
             log.info("dialled in at %s", self.destination, extra={"event": "dialled"})
+            if met.protocol not in (0, PROTOCOL_VERSION):
+                log.warning(
+                    "the coordinator at %s runs Conclave %s, protocol %d; this party runs %s, protocol %d, and can "
+                    "take part in none of its runs. Install the same version at both ends.",
+                    self.destination, met.software, met.protocol, software_version(), PROTOCOL_VERSION,
+                    extra={"event": "other-version"},
+                )  # fmt: skip
         self.trouble = ""
         self.dialled += 1
 

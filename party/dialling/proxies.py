@@ -53,12 +53,14 @@ def _parsed(url: str, where: str) -> Proxy:
         parts = urlsplit(whole)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise SettingsError(f"{where} is not the URL of a proxy. {wanted}") from None
+        raise SettingsError(f"{where} is not the URL of a proxy. {wanted}", code="C503") from None
     if parts.scheme != "http":
         kind = printable(parts.scheme)[:20]
-        raise SettingsError(f"{where} names a proxy of the kind {kind}, and only HTTP proxies are known. {wanted}")
+        raise SettingsError(
+            f"{where} names a proxy of the kind {kind}, and only HTTP proxies are known. {wanted}", code="C503"
+        )
     if not host:
-        raise SettingsError(f"{where} names no host. {wanted}")
+        raise SettingsError(f"{where} names no host. {wanted}", code="C503")
     credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
     return Proxy(host, port or 80, credentials)
 

@@ -46,8 +46,9 @@ class Opened:
 
     id: random; only this part of the ledger may leave the party. epsilon, delta: the cap; None of an account without
     one, which promises nothing and records what left without a guarantee. uncounted: it was charged before records were
-    counted, so that nobody can say which records were read. protection: what its cap protects, permanently; None where
-    it was opened before this was stored, and nobody has stated it since.
+    counted, or was put back from a copy that may lack charges (`party.ledger.copying`), so that nobody can say which
+    records were read. protection: what its cap protects, permanently; None where it was opened before this was stored,
+    and nobody has stated it since.
     """
 
     id: str
@@ -173,7 +174,9 @@ def ensure(
 ) -> Opened:
     """The lineage's account, opened if it does not exist. Raises `PartyError` as `open_account` does."""
     if {epsilon is not None, delta is not None} != {protection.capped}:
-        raise PartyError(f"{path}: the account {lineage} has either a cap with epsilon and delta, or none of these.")
+        raise PartyError(
+            f"{path}: the account {lineage} has either a cap with epsilon and delta, or none of these.", code="C604"
+        )
     if epsilon is not None and delta is not None:
         from aggregation.accounting.price import LifetimeFilter
 
@@ -251,19 +254,22 @@ def check(
         was, says = ("without a cap", "one") if found.epsilon is None else (f"with {found.cap}", "none")
         raise PartyError(
             f"{path}: the account {found.lineage} was opened {was}, and the policy now has {says} ([policy] "
-            "guarantee). That holds for the life of the data: restore it, or name another account."
+            "guarantee). That holds for the life of the data: restore it, or name another account.",
+            code="C604",
         )
     if (found.epsilon, found.delta) != (epsilon, delta):
         raise PartyError(
             f"{path}: the account {found.lineage} was opened with epsilon = {found.epsilon:g} and delta = "
             f"{found.delta:g}, the policy now says {epsilon:g} and {delta:g}. A cap holds for the life of the data: "
-            "restore it."
+            "restore it.",
+            code="C604",
         )
     if found.simulation != simulation:
         was = "a simulation" if found.simulation else "private text"
         raise PartyError(
             f"{path}: the account {found.lineage} was opened for {was}; [policy] simulation says otherwise. "
-            "Restore it, or name another account."
+            "Restore it, or name another account.",
+            code="C604",
         )
     if protection is None or found.protection == protection:
         return
@@ -272,11 +278,13 @@ def check(
             f"{path}: the account {found.lineage} was charged before accounts kept what they protect. If every plan "
             f"that it was charged for protected {protection}, say so, for good and on record: party account open "
             f"{found.lineage} --config party.toml. If one of them did not, its cap says nothing of these records: "
-            "leave it, and serve other ones under another account."
+            "leave it, and serve other ones under another account.",
+            code="C604",
         )
     raise PartyError(
         f"{path}: the account {found.lineage} was opened for {found.protection}; the policy now says {protection}. "
-        f"Charges for different units do not add up: restore {found.protection.settings}, or name another account."
+        f"Charges for different units do not add up: restore {found.protection.settings}, or name another account.",
+        code="C604",
     )
 
 
@@ -286,7 +294,8 @@ def missing(sql: sqlite3.Connection, lineage: str, folder: Path) -> PartyError:
     known = f" It has {there}: one that this party goes on with is named by account = in its file." if there else ""
     return PartyError(
         f"The ledger in {folder} has no account {lineage}.{known} To open a new one, for good: "
-        f"party account open {lineage} --config party.toml"
+        f"party account open {lineage} --config party.toml",
+        code="C604",
     )
 
 

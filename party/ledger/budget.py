@@ -65,13 +65,15 @@ def statements(home: Path, lineage: str | None = None) -> tuple[Statement, ...]:
     """
     path = home / FILE
     if not path.exists():
-        raise PartyError(f"There is no ledger in {home} yet. Open an account: party account open --config FILE")
+        raise PartyError(
+            f"There is no ledger in {home} yet. Open an account: party account open --config FILE", code="C604"
+        )
     with reading(path) as sql:
         accounts = every(sql)
         wanted = [each for each in accounts if lineage in (None, each.lineage)]
         if not wanted:
             known = ", ".join(each.lineage for each in accounts) or "none"
-            raise PartyError(f"{path} has no account {lineage}. It has: {known}.")
+            raise PartyError(f"{path} has no account {lineage}. It has: {known}.", code="C604")
         runs = joined_runs(sql)
         found = []
         for own in wanted:
@@ -130,7 +132,7 @@ def to_json(statement: Statement) -> dict[str, Any]:
 def shown(statement: Statement) -> list[tuple[str, str]]:
     """A statement for people: the label of each line, and the line."""
     account, budget = statement.account, statement.budget
-    counted = "before documents were counted" if account.uncounted else f"{statement.documents:,} documents charged"
+    counted = "documents were not all counted" if account.uncounted else f"{statement.documents:,} documents charged"
     runs, accounts = len(statement.runs), len(statement.inherited)
     inherited = f" and {accounts} inherited {'account' if accounts == 1 else 'accounts'}" if accounts else ""
     ran = f"in {runs} {'run' if runs == 1 else 'runs'}"
@@ -140,7 +142,7 @@ def shown(statement: Statement) -> list[tuple[str, str]]:
     else:
         spent = (
             f"epsilon {budget.spent:.2f} of {budget.cap:.2f} (delta {account.delta:g}) for {account.about}, "
-            f"{ran}{inherited}; a release of {budget.left:.2f} is left"
+            f"{ran}{inherited}; {budget.left:.2f} is left for one more release"
         )
     lines = [
         ("account", f"{account.lineage} (opened {_day(account.opened_at)})   {counted}"),
@@ -155,7 +157,7 @@ def shown(statement: Statement) -> list[tuple[str, str]]:
         state = "open" if each.run.left_at is None else "ended"
         lines.append(("run", f"{each.run.id}   {_day(each.run.joined_at)}, {state}   {own}   {_releases(each)}"))
     for other in statement.inherited:
-        why = "from before documents were counted" if other.account.uncounted else "shares records"
+        why = "whose documents were not all counted" if other.account.uncounted else "shares records"
         why += f", for {other.account.about}"
         lines.append(
             (

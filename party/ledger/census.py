@@ -91,5 +91,5 @@ def chunks(path: Path) -> Iterator[list[bytes]]:
     with path.open("rb") as file:
         while block := file.read(_ROW * _CHUNK):
             if len(block) % _ROW:
-                raise PartyError("The census of a training is not whole.")
+                raise PartyError("The census of a training is not whole.", code="C605")
             yield sorted({block[start : start + _ROW] for start in range(0, len(block), _ROW)})

@@ -5,6 +5,7 @@ import fcntl
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -109,7 +110,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """Open a ledger for writing; made with mode 0600, or migrated in one transaction, where need be. A copy of one
     that is migrated stays beside it (`backup_of`).
 
-    Raises `PartyError` for a file that is not a ledger, or that a newer version wrote.
+    Raises `PartyError` for a file that is not a ledger, that a newer version wrote, or that is a copy.
     """
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, isolation_level=None)
@@ -117,15 +118,15 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("PRAGMA foreign_keys = OFF")  # a migration makes a table anew that others refer to
+        _check_original(connection, path)
         _back_up(connection, path)
-        _bring_up_to_date(connection, path)
+        bring_up_to_date(connection, path)
         connection.execute("PRAGMA foreign_keys = ON")
     except sqlite3.DatabaseError as error:
         connection.close()
         if is_full(error):
             raise
-        raise PartyError(f"{path} is not a ledger: {error}.") from None
+        raise PartyError(f"{path} is not a ledger: {error}.", code="C605") from None
     except BaseException:
         connection.close()
         raise
@@ -137,6 +138,19 @@ def backup_of(path: Path, version: int) -> Path:
     that went on then cannot go on with it, and nobody who finds it can take any noise away.
     """
     return path.with_name(f"{path.stem}-version-{version}{path.suffix}")
+
+
+def mark_copy(sql: sqlite3.Connection) -> None:
+    """Mark a file as a copy, made now, which no node opens (`party.ledger.copying`)."""
+    sql.execute("CREATE TABLE copied (at REAL NOT NULL) STRICT")
+    sql.execute("INSERT INTO copied VALUES (?)", (time.time(),))
+
+
+def copied_at(sql: sqlite3.Connection) -> float | None:
+    """When a file was made as a copy, in seconds since 1970; None for a ledger."""
+    if not sql.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'copied')").fetchone()[0]:
+        return None
+    return float(sql.execute("SELECT at FROM copied").fetchone()[0])
 
 
 def version_of(sql: sqlite3.Connection) -> int:
@@ -153,10 +167,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         sql.isolation_level = None
         try:
             sql.execute("BEGIN")
-            _check_version(version_of(sql), path)
+            check_version(version_of(sql), path)
+            _check_original(sql, path)
             yield sql
         except sqlite3.DatabaseError as error:
-            raise PartyError(f"{path} is not a ledger: {error}.") from None
+            raise PartyError(f"{path} is not a ledger: {error}.", code="C605") from None
 
 
 @contextlib.contextmanager
@@ -182,7 +197,7 @@ def lock_folder(folder: Path, cure: str = "Stop that one, or give this party ano
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise PartyError(f"{folder} is in use by another node. {cure}.") from None
+        raise PartyError(f"{folder} is in use by another node. {cure}.", code="C704") from None
     return lock
 
 
@@ -213,12 +228,16 @@ def _back_up(connection: sqlite3.Connection, path: Path) -> None:
     part.replace(kept)
 
 
-def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+def bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    """Migrate a ledger in one transaction. Raises `PartyError` where a newer version wrote it. path: as
+    the message names it.
+    """
     if version_of(connection) == VERSION:
         return
+    connection.execute("PRAGMA foreign_keys = OFF")  # a migration makes a table anew that others refer to
     with transaction(connection) as sql:
         have = version_of(sql)
-        _check_version(have, path)
+        check_version(have, path)
         for step in _STEPS[have:]:
             for statement in step.split(";"):
                 sql.execute(statement)
@@ -227,6 +246,19 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
         sql.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _check_version(have: int, path: Path) -> None:
+def check_version(have: int, path: Path) -> None:
+    """Raises `PartyError` for a ledger of a newer version."""
     if have > VERSION:
-        raise PartyError(f"{path} was written by a newer version of Conclave. Install that one here.")
+        raise PartyError(f"{path} was written by a newer version of Conclave. Install that one here.", code="C504")
+
+
+def _check_original(sql: sqlite3.Connection, path: Path) -> None:
+    """Raises `PartyError` for a copy: it would forget what was charged since it was made."""
+    made = copied_at(sql)
+    if made is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(made))
+        raise PartyError(
+            f"{path} is a copy of a ledger, made {when}: what was charged since then is not in it. Move it out of this "
+            "folder, and put it back on record: party account restore COPY",
+            code="C605",
+        )

@@ -35,7 +35,7 @@ def purge(home: Path, run: str) -> None:
     there = kept(home)
     if run not in [each.run for each in there]:
         known = ", ".join(each.run for each in there) or "none"
-        raise PartyError(f"Nothing is kept here of run {run[:64]}. Runs of which something is: {known}.")
+        raise PartyError(f"Nothing is kept here of run {run[:64]}. Runs of which something is: {known}.", code="C702")
     purge_run(home, run)
     runs = Runs(home / "runs")
     runs.drop(run)

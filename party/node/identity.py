@@ -36,18 +36,21 @@ def own_identity(
             if identity.name != name:
                 raise PartyError(
                     f"{base / table.certificate} is of party {identity.name}, and this party file is {name}'s. Name "
-                    "its own in [identity] certificate."
+                    "its own in [identity] certificate.",
+                    code="C404",
                 )
             if table.authority is None:
                 raise PartyError(
                     f"[identity] authority is missing in the file of party {name}. Ask whoever runs the federation, by "
-                    'telephone, for the fingerprint of its authority, and write authority = "SHA256:...".'
+                    'telephone, for the fingerprint of its authority, and write authority = "SHA256:...".',
+                    code="C401",
                 )
             return identity
         if not token and not config.plaintext:
             raise PartyError(
                 f"party {name} has no [identity], so it could not tell who asks. Run `party enroll`, or, for a trial "
-                "on this machine with text that is nobody's secret, set plaintext = true."
+                "on this machine with text that is nobody's secret, set plaintext = true.",
+                code="C401",
             )
         return self_made(name, Role.PARTY, home / "identity")
     except IdentityError as error:

@@ -13,7 +13,7 @@ from party.admission.protection import admit_unit
 from party.config import PartyConfig
 from party.ledger.ledger import Ledger
 from party.store.runs import Run, Runs, check_run_id
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_VERSION, software_version
 from protos.conclave.v1 import party_pb2
 from protos.digest import plan_hash
 from protos.refusal import Reason, Refusal
@@ -43,7 +43,8 @@ class JoinedRuns:
             raise Refusal(
                 Reason.PROTOCOL,
                 f"the coordinator speaks {older} protocol ({request.protocol_version}); party {self._config.name} "
-                f"speaks {PROTOCOL_VERSION}. Install the same version of Conclave at both ends.",
+                f"speaks {PROTOCOL_VERSION} (Conclave {software_version()}). Install the same version of Conclave at "
+                "both ends.",
             )
         check_run_id(request.run.run_id)
         try:
@@ -76,7 +77,6 @@ class JoinedRuns:
         await self._ledger.join(run_id, bound, wanted)
         peers = list(request.peers)
         self._open[run_id] = self._own(await asyncio.to_thread(self._runs.make, run_id, bound, request.plan, peers))
-        log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
 
     async def leave(self, context: party_pb2.RunContext) -> bool:
         """Leave a run; returns whether there was one. Its files stay until `drop`; nothing is charged for it again."""

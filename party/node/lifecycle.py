@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from learning.errors import ComputeError
 from party.config import PartyConfig, located, split_address
 from party.dialling.destination import Destination
-from party.dialling.dialler import dialling
+from party.dialling.dialler import Dialler, dialling
 from party.errors import PartyError
 from party.ledger.ledger import Ledger
 from party.ledger.protection import of_policy
@@ -28,6 +28,7 @@ from party.node.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_fre
 from party.node.traces import located_traces, tracer_of
 from party.store.disk import is_full
 from party.store.runs import Runs, private_folder, remove_parts
+from party.store.shelf import Shelf
 from party.tasks.machine import Machine
 from party.tasks.worker import Trains
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
@@ -51,6 +52,7 @@ class ServedNode:
         self.port = 0
         self.dials = dials
         self._dialling = contextlib.ExitStack()
+        self._dialler: Dialler | None = None
         self._health = GuardedHealth(verbs)
         self._server: grpc.aio.Server | None = None
         self._metrics_server: MetricsServer | None = None
@@ -60,6 +62,16 @@ class ServedNode:
     def metrics_port(self) -> int:
         """The port of the metrics; 0 when they are not served."""
         return 0 if self._metrics_server is None else self._metrics_server.port
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no more work."""
+        return self.verbs.drain.begun
+
+    @property
+    def trouble(self) -> str:
+        """Why a node that dials is not connected; empty where it is, and for one with a port."""
+        return "" if self._dialler is None else self._dialler.trouble
 
     @property
     def address(self) -> str:
@@ -90,13 +102,13 @@ class ServedNode:
             try:
                 self.port = listen(server, host, port, verbs.identity if self.tls else None)
             except RuntimeError:
-                raise PartyError(no_port(name, host, port, "it is in use")) from None
+                raise PartyError(no_port(name, host, port, "it is in use"), code="C305") from None
         for service in ("", party_pb2.DESCRIPTOR.services_by_name["Party"].full_name):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         self._server = server
         if self.dials is not None and local is not None:
-            self._dialling.enter_context(dialling(self.dials, verbs.identity, local))
+            self._dialler = self._dialling.enter_context(dialling(self.dials, verbs.identity, local))
 
     async def drain(self) -> None:
         """Take no more work, and return when the work in hand is done.
@@ -155,6 +167,7 @@ async def start(
     quiet: bool = False,
     nursery: Path | None = None,
     workers: Trains | None = None,
+    shelf: Shelf | None = None,
     dials: Destination | None = None,
 ) -> ServedNode:
     """Start a party's node; returns it listening.
@@ -163,9 +176,9 @@ async def start(
     node with a token uses plain text, and was started by a launcher. issued: certificates and private keys (PEM) from a
     launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. nursery: the
     socket of a process on this machine that forks training processes (`party.tasks.nursery`). workers: what does its
-    jobs instead of processes of its own, where simulated parties share some (`party.tasks.pool`). dials: the gate that
-    the node dials; it then has no port. Raises `PartyError` (port in use, folder held by another node, a device that is
-    not there), `SettingsError` (no such source).
+    jobs instead of processes of its own, where simulated parties share some (`party.tasks.pool`); shelf: of the files
+    that they were provided. dials: the gate that the node dials; it then has no port. Raises `PartyError` (port in use,
+    folder held by another node, a device that is not there), `SettingsError` (no such source).
     """
     home = config.home(base)
     traces = located_traces(config.traces, base)
@@ -179,17 +192,19 @@ async def start(
         if dials is not None and not is_tls(identity, token):
             raise PartyError(
                 f"party {config.name} has no [identity], and only a certificate shows its coordinator who dials. Run "
-                "`party enroll`, and take plaintext out of its file."
+                "`party enroll`, and take plaintext out of its file.",
+                code="C401",
             )
         machine = await asyncio.to_thread(_machine, config)
         log_file = home / "training.log" if quiet else None
-        return await _started(config, home, identity, token, machine, log_file, nursery, workers, dials)
+        return await _started(config, home, identity, token, machine, log_file, nursery, workers, shelf, dials)
     except (OSError, sqlite3.Error) as error:
         if not is_full(error):
             raise
         raise PartyError(
             f"party {config.name} cannot write in {home}: the disk is full or read-only. Make room, or mount it for "
-            "writing, and start the node again."
+            "writing, and start the node again.",
+            code="C301",
         ) from None
 
 
@@ -202,6 +217,7 @@ async def _started(
     training_log: Path | None,
     nursery: Path | None,
     workers: Trains | None,
+    shelf: Shelf | None,
     dials: Destination | None,
 ) -> ServedNode:
     policy = config.policy
@@ -216,8 +232,11 @@ async def _started(
     try:
         remove_parts(home)
         shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that would stay when a run ends
-        Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
-        verbs = Node(config, home, ledger, identity, token, machine, training_log, nursery, workers)
+        joined, runs = await ledger.runs(), Runs(home / "runs")
+        if not policy.simulation:
+            _check_is_newest(home, {run.id for run in joined}, runs)
+        runs.tidy([run.id for run in joined if run.left_at is not None])
+        verbs = Node(config, home, ledger, identity, token, machine, training_log, nursery, workers, shelf)
         node = ServedNode(verbs, tls=is_tls(identity, token), dials=dials)
     except BaseException:
         await ledger.close()
@@ -228,6 +247,20 @@ async def _started(
         await node.stop()
         raise
     return node
+
+
+def _check_is_newest(home: Path, joined: set[str], runs: Runs) -> None:
+    """Raises `PartyError` where files of a run are there that the ledger does not know: a run is in the ledger first,
+    so this is an earlier ledger, put back, and charges are missing from it.
+    """
+    unknown = next((run for run in runs.kept() if run not in joined), None)
+    if unknown is not None:
+        raise PartyError(
+            f"The ledger in {home} does not know run {unknown}, of which files are there: it is older than they are, "
+            "and what was charged since is not in it. Move ledger.sqlite out of the folder, with ledger.sqlite-wal and "
+            "-shm where they are there, and put it back on record: party account restore",
+            code="C605",
+        )
 
 
 def _machine(config: PartyConfig) -> Machine:

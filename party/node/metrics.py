@@ -113,7 +113,8 @@ class MetricsServer:
             why = (error.strerror or str(error)).lower()
             raise PartyError(
                 f"party {party} cannot serve metrics on {listen}: {why}. Stop what is there, or set another port in "
-                "[metrics] listen."
+                "[metrics] listen.",
+                code="C305",
             ) from None
         self.port = self._server.server_port
         metrics.served = True

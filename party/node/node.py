@@ -9,9 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
-from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
 from party.admission.limits import Limits, Quieter
 from party.admission.needs import Capacity
@@ -28,20 +26,22 @@ from party.releasing.answers import Answers
 from party.releasing.secure_sums import Sums
 from party.store.artefacts import PARAMETERS, Intake, drop_parameters
 from party.store.runs import Run
+from party.store.shelf import Shelf
 from party.tasks.machine import Machine
 from party.tasks.task import TRAINS
 from party.tasks.worker import Trains, Workers
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_VERSION, software_version
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
+from protos.console.checklist import size as shown_size
+from protos.console.settings import printable
 from protos.framing import framed
+from protos.identity.certificates import subject_of
 from protos.identity.identity import Identity
+from protos.identity.tls import caller
 from protos.refusal import Reason, Refusal
 from protos.telemetry import tracing
 
 log = logging.getLogger("conclave.party")
-
-SOFTWARE_VERSION: Final = version("conclave-distill")
-"""Looked up once: the look-up reads and parses a file, which takes a millisecond."""
 
 
 class Node(party_pb2_grpc.PartyServicer):
@@ -58,8 +58,9 @@ class Node(party_pb2_grpc.PartyServicer):
         training_log: Path | None = None,
         nursery: Path | None = None,
         workers: Trains | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
-        """workers: what does its jobs; None for processes of its own."""
+        """workers: what does its jobs; None for processes of its own. shelf: as of `Intake`."""
         self.config = config
         self.machine = machine
         self.identity = identity
@@ -73,7 +74,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._token = token
         capacity = Capacity.of(home, frank=config.policy.simulation)
         self._runs = JoinedRuns(config, home / "runs", ledger, self.limits, capacity)
-        self._intake = Intake(config.limits, capacity.disk // 2)
+        self._intake = Intake(config.limits, capacity.disk // 2, shelf)
         self._answers = Answers(config.name, ledger, self.limits)
         self._sums = Sums(identity, ledger, self._answers)
         self.trainings = Trainings(
@@ -103,7 +104,7 @@ class Node(party_pb2_grpc.PartyServicer):
         return party_pb2.DescribeResponse(
             name=self.name,
             protocol_version=PROTOCOL_VERSION,
-            software_version=SOFTWARE_VERSION,
+            software_version=software_version(),
             trains=TRAINS,
             facts=facts,
             clock=time.time(),
@@ -118,6 +119,7 @@ class Node(party_pb2_grpc.PartyServicer):
             await self._runs.can_join(request)
         else:
             await self._runs.join(request)
+            _log_joined(request, context)
             await self.metrics.refresh(self.ledger)
         computed = self.machine.computed(request.plan.terms, spread=self.config.cluster is not None)
         return party_pb2.JoinResponse(party=self.name, protocol_version=PROTOCOL_VERSION, **computed.fields)
@@ -218,8 +220,24 @@ class Node(party_pb2_grpc.PartyServicer):
     async def _told(self, run: Run, request: party_pb2.AnswerRequest, size: int, *, made: bool) -> None:
         """Count a block that was sent."""
         what = {"event": "answered", "run": run.id, "release": request.release, "batch": request.batch, "bytes": size}
-        log.info("sent batch %d of %s in run %s", request.batch, request.release, run.id, extra=what)
+        sent = (request.batch, request.release, run.id, shown_size(size))
+        log.info("sent batch %d of %s in run %s: a noisy sum of %s", *sent, extra=what)
         self.metrics.sent(size, made=made)
         if (run.id, request.release) not in self._charged:
             self._charged.add((run.id, request.release))
             await self.metrics.refresh(self.ledger)
+
+
+def _log_joined(request: party_pb2.JoinRequest, context: Context) -> None:
+    """Tell the administrator who asked for what: the public terms, nothing of the party's own text."""
+    terms, run = request.plan.terms, request.run.run_id
+    certificate = caller(context)
+    subject = None if certificate is None else subject_of(certificate)
+    who = "a coordinator without a certificate" if subject is None else f"coordinator {subject[1]}"
+    privacy = terms.privacy
+    price = f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g}" if privacy.epsilon else "no guarantee"
+    asked = ", ".join(release.name for release in terms.releases)
+    log.info(
+        "joined run %s of %s: %s", run, who, printable(f"{terms.recipe}, {price}, releases {asked}"),
+        extra={"event": "joined", "run": run, "epsilon": privacy.epsilon},
+    )  # fmt: skip

@@ -103,7 +103,7 @@ def check_free(name: str, host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PartyError(no_port(name, host, port, (error.strerror or str(error)).lower())) from None
+            raise PartyError(no_port(name, host, port, (error.strerror or str(error)).lower()), code="C305") from None
 
 
 def no_port(name: str, host: str, port: int, why: str) -> str:

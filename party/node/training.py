@@ -17,7 +17,7 @@ from protos.refusal import Reason, Refusal
 log = logging.getLogger("conclave.party")
 
 _GONE: Final = "what its [compute] asks for is not there any more. Its own log says what is."
-_SHARD_FAILURES: Final = frozenset({"DataError", "LabelError", "LabelMapError", "ShardError"})
+_SHARD_FAILURES: Final = frozenset({"DataError", "EmptyShard", "LabelError", "LabelMapError", "ShardError"})
 
 
 class Training:

@@ -40,8 +40,8 @@ class Part:
     tasks: frozenset[str]
 
 
-Form: TypeAlias = Mapping[Kind, Part]
-"""The parts that a plan may release together; it may leave any of them out."""
+Form: TypeAlias = Mapping[Kind | str, Part]
+"""The parts that a plan may release together; it may leave any of them out. A text is of `outside`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ LANGUAGE: Final = "text_model for language"
 LANGUAGE_STEP: Final = "step for language"
 MOST_ROUNDS: Final = 50
 """The most rounds of training at each party alone, after each of which parameters are averaged."""
+
+
+def outside(kind: str) -> str:
+    """The kind of a release under a mechanism of another package, by that mechanism's kind."""
+    return f"sums under {kind}, a mechanism of another package"
 
 
 def part(*tasks: str, most: int = 1) -> Part:

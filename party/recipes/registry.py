@@ -4,13 +4,14 @@ Any package may bring one; a party runs it when its administrator has installed 
 party's file.
 """
 
+from functools import partial
 from typing import Final
 
 from party.errors import PartyError
 from party.recipes.recipe import Recipe
 from protos.installed import Installed
 
-_RECIPES: Final = Installed("conclave.recipes", "recipe", Recipe, PartyError)
+_RECIPES: Final = Installed("conclave.recipes", "recipe", Recipe, partial(PartyError, code="C106"))
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form, Mechanism
+from aggregation.mechanisms.outside import OUTSIDE
 from aggregation.mechanisms.registry import MECHANISMS, made
 from protos.conclave.v1 import plan_pb2
 from protos.fields import read, word
@@ -12,7 +13,7 @@ from protos.steps import is_step
 def mechanism_of(release: plan_pb2.Release) -> Mechanism:
     """The mechanism of a release. Raises `Refusal` (PLAN) for one that is unknown or invalid."""
     kind = release.WhichOneof("mechanism")
-    if kind is None or kind not in MECHANISMS:
+    if kind is None or kind not in (*MECHANISMS, OUTSIDE):
         *most, last = MECHANISMS
         raise broken(
             f"release {release.name} has no mechanism that this party knows; it knows {', '.join(most)} and {last}"

@@ -23,6 +23,10 @@ class Memory:
         made: Made = self._kept[what, of]
         return made
 
+    def has(self, what: str, of: Hashable) -> bool:
+        """Whether it was made, and is kept."""
+        return (what, of) in self._kept
+
     def last(self, what: str, of: Hashable, make: Callable[[], Made]) -> Made:
         """The same; of this kind, only the value that was asked for last is kept. Memory: one value of it."""
         if (what, of) not in self._kept:

@@ -53,9 +53,14 @@ class _Divided:
 
 
 class Routes:
-    """The source that was read last, divided among its parts."""
+    """The source that was read last, divided among its parts.
 
-    def __init__(self) -> None:
+    most: of its rows that are read; None reads all. rows: how many were read. whole: whether these are all.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self.rows, self.whole = 0, True
         self._of = ""
         self._divided: _Divided | None = None
         self._skipped = Skipped()
@@ -74,10 +79,19 @@ class Routes:
             if self._divided is not None:
                 self._divided.close()
             self._divided, self._skipped = None, Skipped()
-            self._divided = _Divided(records(source, cache, self._skipped), parts_of, cache)
+            self.rows, self.whole = 0, True
+            self._divided = _Divided(self._counted(records(source, cache, self._skipped)), parts_of, cache)
             self._of = of
         skipped.reasons.update(self._skipped.reasons)
         return self._divided.part(shard.part.part)
+
+    def _counted(self, documents: Iterator[Document | None]) -> Iterator[Document | None]:
+        for document in documents:
+            if self.rows == self._most:
+                self.whole = False
+                return
+            self.rows += 1
+            yield document
 
 
 _ROUTES: Final[ContextVar[Routes | None]] = ContextVar("routes", default=None)

@@ -30,7 +30,7 @@ from learning.text.labelled import TextColumns
 from learning.text.source import Document, Skipped, Source, read, records
 from learning.text.words import sentences
 from party.config import PartTable, ShardTable
-from party.errors import ShardError
+from party.errors import EmptyShard, ShardError
 from party.shard.routing import current
 
 log = logging.getLogger("conclave.party")
@@ -86,7 +86,7 @@ def units(
     their rows; for documents only. also: instead of them, further columns that are read: units carry their rows,
     whatever those columns hold.
 
-    Raises `ShardError` when the settings cannot give such units, or when `frank` and there is no unit with text;
+    Raises `ShardError` when the settings cannot give such units; `EmptyShard` when `frank` and no unit has text;
     `learning.errors.DataError` when the source cannot be read, whatever its records are.
     """
     skipped = Skipped() if skipped is None else skipped
@@ -119,7 +119,7 @@ def units(
         yield unit
     if empty and frank:
         next(read(source, cache), None)  # if the whole source is wrong, this error says so
-        raise ShardError(_emptiness(shard, skipped))
+        raise EmptyShard(_emptiness(shard, skipped))
     if empty:
         log.warning("%s Training goes on, and learns nothing.", _emptiness(shard, skipped))
 
@@ -139,6 +139,9 @@ def source_of(shard: ShardTable) -> Source:
         columns=extra,
         split=shard.split,
         stream=shard.stream,
+        encoding=shard.encoding,
+        delimiter=shard.delimiter,
+        sheet=shard.sheet,
     )
 
 

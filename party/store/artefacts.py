@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from party.config import LimitsTable
+from party.store.shelf import Shelf
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
@@ -59,14 +60,16 @@ class Artefacts:
 class Intake:
     """Receives what coordinators provide, within the party's limits."""
 
-    def __init__(self, limits: LimitsTable, most: int) -> None:
-        """limits: for one artefact, and for all artefacts of a run. most: bytes for all runs together.
+    def __init__(self, limits: LimitsTable, most: int, shelf: Shelf | None = None) -> None:
+        """limits: for one artefact, and for all artefacts of a run. most: bytes for all runs together. shelf: of
+        simulated parties that share this process, None where it has one party.
 
         `most` is so small that nobody can fill the disk with artefacts: the free space that remained would tell how
         large sums and texts are.
         """
         self._limits = limits
         self._most = most
+        self._shelf = shelf
         self._coming: Counter[Path] = Counter()
 
     async def take(
@@ -95,7 +98,14 @@ class Intake:
             return True
         with self._room(run, max(header.size, _LEAST)):
             try:
-                await self._store(path, header, parts)
+                if self._shelf is None:
+                    await self._store(path, header, parts)
+                    return False
+                async with self._shelf.alone(path):
+                    if self._shelf.link(path):
+                        return True
+                    await self._store(path, header, parts)
+                    self._shelf.put(path)
             except FileNotFoundError:
                 raise Refusal(Reason.NOT_JOINED, f"run {run.name} ended while the {header.kind} came.") from None
         return False

@@ -6,13 +6,15 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -60,17 +62,14 @@ class Run:
         known = ", ".join(release.name for release in self.terms.releases) or "none"
         raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
 
-    def peers(self) -> dict[str, x509.Certificate]:
-        """The signing certificates of the run's other parties; pinned ones were compared at `Join`.
+    def signers(self) -> dict[str, bytes]:
+        """The signing keys of the run's other parties, Ed25519, 32 bytes; pinned ones were compared at `Join`.
 
-        Certificates of other parties that are not valid are left out.
+        Parties whose certificate is not valid, or of another kind of key, are left out.
         """
         kept = party_pb2.JoinRequest.FromString((self.folder / "peers.pb").read_bytes())
-        found = {}
-        for each in kept.peers:
-            with contextlib.suppress(IdentityError):
-                found[each.name] = read_certificate(each.certificate)
-        return found
+        found = {sys.intern(each.name): _signing_key(each.certificate) for each in kept.peers}
+        return {name: key for name, key in found.items() if key is not None}
 
     def counts(self, release: str, attempt: int = 0) -> Path:
         """The path of a release's bounded, noise-free sum until the run ends, or of a step's until the next one.
@@ -131,6 +130,16 @@ class Run:
 
     def _block(self, release: str, batch: int) -> Path:
         return self.folder / f"{release}.{batch}.block"
+
+
+@lru_cache(maxsize=2048)
+def _signing_key(certificate: bytes) -> bytes | None:
+    """Of a certificate (DER); known where another simulated party of this process was shown the same."""
+    try:
+        key = read_certificate(certificate).public_key()
+    except IdentityError:
+        return None
+    return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
 
 
 class Runs:

@@ -47,6 +47,8 @@ class Failure(NamedTuple):
 class PartFailed(ConclaveError):
     """A part of a job, run elsewhere, gave no result."""
 
+    CODE = "C508"
+
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.sentence)
         self.failure = failure

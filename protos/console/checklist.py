@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
+LARGEST_DIFFERENCE: Final = 60.0
+"""The largest difference, in seconds, between two clocks; above it, one of them is said to be wrong."""
 
 
 class State(StrEnum):
@@ -83,6 +85,14 @@ def size(amount: float) -> str:
         if amount >= one:
             return f"{amount / one:.{0 if amount >= 10 * one else 1}f} {unit}"
     return f"{max(0, round(amount / 1e3))} kB"
+
+
+def apart(ahead: float) -> tuple[str, bool]:
+    """What to say of a clock that is so many seconds ahead of this machine's, and whether that is too far."""
+    if abs(ahead) < 0.05:
+        return "within 0.1 s of this machine's", False
+    way = "ahead of" if ahead > 0 else "behind"
+    return f"{abs(ahead):,.{0 if abs(ahead) >= 10 else 1}f} s {way} this machine's", abs(ahead) > LARGEST_DIFFERENCE
 
 
 def _line(what: str, state: State, said: str) -> Line:

@@ -1,16 +1,21 @@
-"""How both commands end: exit codes, and every error as one sentence on standard error."""
+"""How both commands end: exit codes, and every error as one sentence on standard error, with the code of its page."""
 
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 SUCCESS: Final = 0
 FAILURE: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
+
+MISUSED, BUG = "C101", "C901"
+"""The codes of a command line that is not understood, and of a bug."""
+
+_ENDS: Final = (".", "!", "?", ")")
 
 
 class App(Protocol):
@@ -20,35 +25,48 @@ class App(Protocol):
 
 
 def run_command(
-    app: App, arguments: Sequence[str] | None, errors: Mapping[type[Exception], int], *, private: bool
+    app: App,
+    arguments: Sequence[str] | None,
+    errors: Mapping[type[Exception], int],
+    code_of: Callable[[BaseException], str],
+    *,
+    command: str,
+    private: bool,
 ) -> int:
     """Run a command line and return its exit code: 0, 1 for failure, 2 for usage, 130 when it was stopped.
 
     errors: exceptions whose message is printed, each with its exit code; the first that matches counts. Any other is a
-    bug: its traceback goes to a file of mode 0600, which may contain private text where `private`.
+    bug: its traceback goes to a file of mode 0600, which may contain private text where `private`. code_of: the code of
+    the page that says more about an error. command: its name.
     """
+
+    def failed(sentence: str, page: str, code: int) -> int:
+        apart = " " if sentence.endswith(_ENDS) else "\n  "  # a command at the end of a line can be copied whole
+        print(f"{sentence}{apart}[{page}]", file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"more: {command} explain {page}", file=sys.stderr)
+        return code
+
     try:
         code = app(args=arguments, standalone_mode=False)
     except KeyboardInterrupt:
         print("stopped.", file=sys.stderr)
         return INTERRUPTED
     except tuple(errors) as error:
-        return _failed(str(error), next(code for kind, code in errors.items() if isinstance(error, kind)))
+        code = next(code for kind, code in errors.items() if isinstance(error, kind))
+        return failed(str(error), code_of(error), code)
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return _failed(f"{what}.", FAILURE)
+        return failed(f"{what}.", code_of(error), FAILURE)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug becomes a sentence and a file
         if type(error).__name__ == "Abort":
             return INTERRUPTED
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # the command line's own usage errors
-            return _failed(error.format_message(), error.exit_code)
-        return _failed(_bug(error, private), FAILURE)
+            return failed(error.format_message(), MISUSED, error.exit_code)
+        return failed(_bug(error, private), BUG, FAILURE)
+    if code == INTERRUPTED:  # what the command line makes of an interrupt
+        print("stopped.", file=sys.stderr)
     return code if isinstance(code, int) else SUCCESS
-
-
-def _failed(sentence: str, code: int) -> int:
-    print(sentence, file=sys.stderr)
-    return code
 
 
 def _bug(error: Exception, private: bool) -> str:

@@ -4,6 +4,7 @@ A sentence names the file, the key, what is wrong and what would be right; it na
 the file can be meant.
 """
 
+import codecs
 import difflib
 import ipaddress
 import re
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 Model = TypeVar("Model", bound="Settings")
@@ -25,9 +26,26 @@ DEEPEST: Final = 32
 LONGEST: Final = 1000
 """The most bytes of a file, the deepest nesting of its tables, and the most characters of a sentence about them."""
 
+NOT_INSTALLED: Final = "not_installed"
+"""The type of a validator's error for the name of something that no installed package brings."""
+_CODES: Final = {"extra_forbidden": "C104", NOT_INSTALLED: "C106"}
+
+
+_FORMS: Final[dict[str, str]] = {}
+
+
+def shaped(pattern: str, form: str) -> Any:
+    """A field whose strings match a pattern. form: what they are, for people: "is no party's name: ..."."""
+    _FORMS[pattern] = form
+    return Field(pattern=pattern)
+
 
 class SettingsError(ValueError):
-    """A settings file that cannot be used. The message is a complete sentence."""
+    """A settings file that cannot be used. The message is a complete sentence; code: of the page that says more."""
+
+    def __init__(self, sentence: str, *, code: str = "C105") -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class Settings(BaseModel):
@@ -48,24 +66,29 @@ def read_tables(path: Path) -> tuple[dict[str, Any], str]:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise SettingsError(f"{path} is larger than {LARGEST >> 20} MiB, so it was not read.")
-        text = content.decode("utf-8")
+            raise SettingsError(f"{path} is larger than {LARGEST >> 20} MiB, so it was not read.", code="C103")
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except FileNotFoundError:
-        raise SettingsError(f"{path}: there is no such file.") from None
+        raise SettingsError(f"{path}: there is no such file.", code="C102") from None
     except IsADirectoryError:
-        raise SettingsError(f"{path} is a folder, not a file.") from None
+        raise SettingsError(f"{path} is a folder, not a file.", code="C103") from None
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+        raise SettingsError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.", code="C103") from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.", code="C302") from None
+    return parse_tables(text, str(path)), text
+
+
+def parse_tables(text: str, name: str) -> dict[str, Any]:
+    """The tables of a TOML text, for `check_settings`. `name` begins the sentence. Raises `SettingsError`."""
     try:
-        tables = tomllib.loads(text)
+        tables = tomllib.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError of another kind
         why = "it is nested too deep" if isinstance(error, RecursionError) else printable(str(error))
-        raise SettingsError(f"{path} is not TOML: {why}.") from None
+        raise SettingsError(f"{name} is not TOML: {why}.", code="C103") from None
     if (odd := _odd(tables)) is not None:
-        raise SettingsError(f"{path} is not TOML that can be used: {odd}.")
-    return tables, text
+        raise SettingsError(f"{name} is not TOML that can be used: {odd}.", code="C103")
+    return tables
 
 
 def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: str = "") -> Model:
@@ -80,7 +103,8 @@ def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: 
         location = _keys(first["loc"], unknown=first["type"] == "extra_forbidden")
         line = line_of(location, text)
         where = f"{name}, line {line}" if line else name
-        raise SettingsError(printable(f"{where}: {_sentence(first, location, model)}")) from None
+        said = printable(f"{where}: {_sentence(first, location, model)}")
+        raise SettingsError(said, code=_code(first)) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -165,8 +189,17 @@ def _sentence(error: Any, location: Location, model: type[BaseModel]) -> str:
     if kind in ("value_error", "assertion_error"):
         said = str(error["ctx"]["error"]) if "ctx" in error else str(error["msg"])
         return f"{key} = {_shown(value)}: {said}" if key and not isinstance(value, dict | BaseModel) else said
+    if kind == "string_pattern_mismatch":
+        return f"{key} = {_shown(value)} {_FORMS.get(error['ctx']['pattern'], 'has another form than this key needs')}."
     said = str(error["msg"]).replace("Input should be", "should be").rstrip(".")
     return f"{key} = {_shown(value)} {said}."
+
+
+def _code(error: Any) -> str:
+    """The code of a mistake: of its type, or of the error whose sentence a validator repeats."""
+    raised = error.get("ctx", {}).get("error")
+    found = [getattr(each, "code", None) for each in (raised, getattr(raised, "__context__", None))]
+    return _CODES.get(error["type"]) or next((code for code in found if isinstance(code, str)), "C105")
 
 
 def _dotted(location: Location) -> str:

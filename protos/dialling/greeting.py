@@ -21,28 +21,38 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from protos import PROTOCOL_VERSION, software_version
 from protos.dialling.frames import LONGEST, MAGIC, VERSION, Garbled
 from protos.identity.certificates import PARTY_NAME, IdentityError, Role, Use, pem_of, read_certificate
 from protos.identity.identity import Identity
 from protos.identity.signing import Signed, check, sign
 from protos.identity.validity import check_certificate
+from protos.refusal import printable
 
 DIALLED: Final = "conclave dial 1"
 """A statement of who dials: a gate's challenge, that gate's certificate, and the party's name."""
 CHALLENGE_BYTES: Final = 32
 PROCESS_BYTES: Final = 16
+LONGEST_SOFTWARE: Final = 40
+"""The most characters of the other end's version that are kept."""
 FAR_OFF: Final = 60.0
 """Seconds; a larger difference of the two clocks is said where a certificate is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a party says first, unproven. process: of one start of its node, hexadecimal. clock: seconds since 1970."""
+    """What a party says first, unproven. process: of one start of its node, hexadecimal. clock: seconds since 1970.
+
+    looks: it only tries the way, and wants no place (`party check`); a gate of before takes it for one that stays.
+    software: which Conclave it runs, empty where it does not say.
+    """
 
     name: str
     process: str
     version: int
     clock: float
+    looks: bool = False
+    software: str = ""
 
     def fields(self) -> dict[str, Any]:
         """As it is sent; `hello_of` is the inverse."""
@@ -52,12 +62,19 @@ class Hello:
             "name": self.name,
             "process": self.process,
             "clock": self.clock,
+            "looks": self.looks,
+            "software": self.software,
         }
 
 
-def new_hello(name: str, process: str) -> Hello:
+def new_hello(name: str, process: str, *, looks: bool = False) -> Hello:
     """What this process says first."""
-    return Hello(name, process, VERSION, time.time())
+    return Hello(name, process, VERSION, time.time(), looks, software_version())
+
+
+def about() -> dict[str, str | int]:
+    """What a gate tells a proven party of the coordinator's program: the version of Conclave, and of the verbs."""
+    return {"software": software_version(), "protocol": PROTOCOL_VERSION}
 
 
 def hello_of(fields: dict[str, Any]) -> Hello:
@@ -70,7 +87,8 @@ def hello_of(fields: dict[str, Any]) -> Hello:
             "process": str(process),
             "clock": int() | float() as clock,
         } if re.fullmatch(PARTY_NAME, name) and len(process) == 2 * PROCESS_BYTES:
-            return Hello(name, process, version, _clock(clock))
+            software = printable(str(fields.get("software", "")))[:LONGEST_SOFTWARE]
+            return Hello(name, process, version, _clock(clock), fields.get("looks") is True, software)
     raise Garbled
 
 
@@ -119,7 +137,9 @@ def check_proof(
     )
     wanted = {"challenge": challenge, "gate": shown_by(identity.transport), "name": hello.name}
     if any(said.get(key) != value for key, value in wanted.items()):
-        raise IdentityError("it signed another gate's challenge: something on the way repeats old answers.")
+        raise IdentityError(
+            "it signed another gate's challenge: something on the way repeats old answers.", code="C406"
+        )
 
 
 def check_gate(shown: bytes | None, identity: Identity, *, at: datetime | None = None) -> x509.Certificate:
@@ -136,6 +156,12 @@ def check_gate(shown: bytes | None, identity: Identity, *, at: datetime | None =
         at=at,
     )
     return certificate
+
+
+def ahead_of(clock: object, at: float) -> float | None:
+    """Seconds by which the other end's clock was ahead of ours when ours said `at`; None where it said no time."""
+    off = _clock(clock) - at
+    return off if math.isfinite(off) else None
 
 
 def apart(clock: object) -> str:

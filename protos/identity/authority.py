@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
-from protos.identity.certificates import COORDINATOR_HOST, USAGE, Bundle, Role, Use, check_name, party_host
+from protos.identity.certificates import USAGE, Bundle, Role, Use, check_name, host_of
 from protos.identity.requests import Request
 
 BACKDATED: Final = timedelta(minutes=5)
@@ -56,7 +56,7 @@ class Authority:
     ) -> x509.Certificate:
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(_urn(role, name, use))]
         if use is Use.TRANSPORT:
-            names.append(x509.DNSName(party_host(name) if role is Role.PARTY else COORDINATOR_HOST))
+            names.append(x509.DNSName(host_of(name, role)))
         usage = x509.ExtendedKeyUsage([USAGE[role, use]])
         builder = _builder(name, self.certificate.subject, key, start, start + timedelta(days=days))
         return (

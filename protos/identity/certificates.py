@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 COORDINATOR_HOST: Final = "coordinator.conclave"
+SERVER_HOST: Final = "server.coordinator.conclave"
 FINGERPRINT: Final = r"^SHA256:[0-9a-f]{64}$"
 PARTY_NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 COORDINATOR_NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,62}[a-z0-9])?$"
@@ -41,14 +42,26 @@ UNREADABLE: Final = (
 
 
 class IdentityError(Exception):
-    """A key, certificate, request or statement that cannot be trusted or used. The message is a complete sentence."""
+    """A key, certificate, request or statement that cannot be trusted or used. The message is a complete sentence;
+    code: of the page that says more.
+    """
+
+    def __init__(self, sentence: str, *, code: str = "C401") -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class Role(StrEnum):
-    """The role of an end in a federation."""
+    """The role of an end in a federation.
+
+    SERVER is a coordinator that stays up, towards those who submit runs to it (`coordinator serve`): the certificates
+    of COORDINATOR are a client's, which no TLS library takes from a server. SUBMITTER is somebody who submits runs.
+    """
 
     COORDINATOR = "coordinator"
     PARTY = "party"
+    SERVER = "server"
+    SUBMITTER = "submitter"
 
 
 class Use(StrEnum):
@@ -61,8 +74,9 @@ class Use(StrEnum):
 USAGE: Final = {
     (Role.PARTY, Use.TRANSPORT): ExtendedKeyUsageOID.SERVER_AUTH,
     (Role.COORDINATOR, Use.TRANSPORT): ExtendedKeyUsageOID.CLIENT_AUTH,
-    (Role.PARTY, Use.SIGNING): SIGNING_USAGE,
-    (Role.COORDINATOR, Use.SIGNING): SIGNING_USAGE,
+    (Role.SERVER, Use.TRANSPORT): ExtendedKeyUsageOID.SERVER_AUTH,
+    (Role.SUBMITTER, Use.TRANSPORT): ExtendedKeyUsageOID.CLIENT_AUTH,
+    **{(role, Use.SIGNING): SIGNING_USAGE for role in Role},
 }
 
 
@@ -84,6 +98,19 @@ def party_host(name: str) -> str:
     return f"{name}.party.conclave"
 
 
+def host_of(name: str, role: Role) -> str:
+    """The host name that the transport certificate of an end of this role carries."""
+    match role:
+        case Role.PARTY:
+            return party_host(name)
+        case Role.COORDINATOR:
+            return COORDINATOR_HOST
+        case Role.SERVER:
+            return SERVER_HOST
+        case Role.SUBMITTER:
+            return f"{name}.submitter.conclave"
+
+
 def fingerprint(of: x509.Certificate | CertificatePublicKeyTypes) -> str:
     """`SHA256:` and 64 hexadecimal digits, over the SubjectPublicKeyInfo (DER), so that a renewal keeps it."""
     key = of.public_key() if isinstance(of, x509.Certificate) else of
@@ -93,10 +120,11 @@ def fingerprint(of: x509.Certificate | CertificatePublicKeyTypes) -> str:
 
 def check_name(name: str, role: Role) -> None:
     """Raises `IdentityError` unless this name is allowed for an end of this role."""
-    if re.fullmatch(PARTY_NAME if role is Role.PARTY else COORDINATOR_NAME, name) is None:
+    short = role in (Role.PARTY, Role.SUBMITTER)
+    if re.fullmatch(PARTY_NAME if short else COORDINATOR_NAME, name) is None:
         right = (
             "lower-case letters, digits and hyphens, at most 40"
-            if role is Role.PARTY
+            if short
             else "a host name in lower case, at most 64 long, such as coordinator.consortium.example"
         )
         raise IdentityError(f'"{shown_name(name)}" is not a name that a {role} can have. Use {right}.')

@@ -18,6 +18,13 @@ from protos.identity.requests import Request, key_pem, new_keys, read_keys
 from protos.identity.validity import RevocationList, check_certificate
 
 SELF_MADE_DAYS: Final = 3650
+_MADE_BY: Final = {
+    Role.PARTY: "Make the key and a request with `party enroll`, and have the federation's coordinator sign it",
+    Role.COORDINATOR: "Make the folder of a federation with `coordinator provision FOLDER --name NAME`",
+    Role.SERVER: "Make it with `coordinator provision server --federation FOLDER`",
+    Role.SUBMITTER: "Make the key and a request with `coordinator enroll NAME`, and have the federation's coordinator "
+    "sign it",
+}
 RENEWED_BEFORE: Final = timedelta(days=90)
 
 
@@ -68,14 +75,15 @@ def load_identity(
     if authority is not None and found != authority:
         raise IdentityError(
             f"{certificate} comes from an authority with fingerprint {found}, and {authority} was expected. Ask the "
-            "federation's coordinator by telephone which is right; do not use this file before you know."
+            "federation's coordinator by telephone which is right; do not use this file before you know.",
+            code="C404",
         )
     _check_keys(bundle, transport_key, signing_key, str(certificate), str(key))
     revocations = None if revoked is None else RevocationList(revoked, bundle.authority)
     try:
         _check_bundle(bundle, role, name, revocations, at)
     except IdentityError as error:
-        raise IdentityError(f"{certificate}: {error}") from None
+        raise IdentityError(f"{certificate}: {error}", code=error.code) from None
     return _identity(bundle, role, transport_key, signing_key, revoked=revocations)
 
 
@@ -135,7 +143,9 @@ def _write(path: Path, content: bytes, mode: int, *, replace: bool) -> None:
         else:
             os.link(temporary, path)
     except FileExistsError:
-        raise IdentityError(f"{path} exists already and was left alone. Move it away first, or name another.") from None
+        raise IdentityError(
+            f"{path} exists already and was left alone. Move it away first, or name another.", code="C107"
+        ) from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -242,11 +252,7 @@ def _content(path: Path, role: Role) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        how = (
-            "Make the key and a request with `party enroll`, and have the federation's coordinator sign it"
-            if role is Role.PARTY
-            else "Make the folder of a federation with `coordinator provision FOLDER --name NAME`"
-        )
-        raise IdentityError(f"{path}: there is no such file. {how}.") from None
+        how = _MADE_BY[role]
+        raise IdentityError(f"{path}: there is no such file. {how}.", code="C102") from None
     except OSError as error:
-        raise IdentityError(f"{path} cannot be read: {error.strerror}.") from None
+        raise IdentityError(f"{path} cannot be read: {error.strerror}.", code="C302") from None

@@ -32,6 +32,9 @@ FIRST_WORD: Final = 1.0
 NEAR: Final = timedelta(days=1)
 """A clock that is a little off may refuse a certificate that is this close to one end of its validity."""
 
+_ENDED, _CLOCKS, _UNTRUSTED, _TAKEN_BACK, _OTHER_TRANSPORT = "C402", "C403", "C404", "C405", "C502"
+"""The codes of what may be wrong with a connection."""
+
 _EXPIRED: Final = ("CERTIFICATE_EXPIRED",)
 _UNKNOWN: Final = ("UNKNOWN_CA",)
 _REVOKED: Final = ("CERTIFICATE_REVOKED",)
@@ -40,7 +43,7 @@ _BAD: Final = ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED", "CERTI
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Seen:
     """The result of one attempt over TLS.
 
     certificate: the server's. alert: OpenSSL's name for the alert with which it refused. closed: it closed the
@@ -53,6 +56,14 @@ class _Seen:
     foreign: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why no connection can be made, in a sentence that says what to do; code: of the page that says more."""
+
+    sentence: str
+    code: str
+
+
 def diagnose(
     address: str,
     name: str,
@@ -61,8 +72,8 @@ def diagnose(
     timeout: float = 5.0,
     at: datetime | None = None,
     shown: str | None = None,
-) -> str | None:
-    """Why no connection to party `name` at `address` can be made, in a sentence that says what to do.
+) -> Obstacle | None:
+    """Why no connection to party `name` at `address` can be made.
 
     identity: ours, for mutual TLS; None for plain text. timeout: seconds for each step. at: our clock (with a time
     zone); by default now. shown: what sentences name in place of the address. None when the transport works, when
@@ -77,20 +88,21 @@ def diagnose(
         return None
 
 
-def _plain(address: str, who: str, timeout: float) -> str | None:
+def _plain(address: str, who: str, timeout: float) -> Obstacle | None:
     answer = _greeting(address, timeout)
     if _is_http2(answer):
         return None
-    seen = _handshake(address, None, timeout)
+    seen = handshake(address, None, timeout)
     if seen.certificate is not None or seen.alert:
-        return (
+        return Obstacle(
             f"{who} speaks TLS, and this run has no identity to show. Name the federation's folder in the plan: "
-            '[federation] identity = "FOLDER"; `coordinator provision` makes one.'
+            '[federation] identity = "FOLDER"; `coordinator provision` makes one.',
+            _OTHER_TRANSPORT,
         )
     return _stranger(answer, who)
 
 
-def _mutual(address: str, name: str, who: str, identity: Identity, timeout: float, now: datetime) -> str | None:
+def _mutual(address: str, name: str, who: str, identity: Identity, timeout: float, now: datetime) -> Obstacle | None:
     try:
         check_certificate(
             identity.transport,
@@ -101,14 +113,15 @@ def _mutual(address: str, name: str, who: str, identity: Identity, timeout: floa
             at=now,
         )
     except IdentityError as error:
-        return f"{who} was not asked, for our own certificate is of no use: {error}"
-    seen = _handshake(address, identity, timeout)
+        return Obstacle(f"{who} was not asked, for our own certificate is of no use: {error}", error.code)
+    seen = handshake(address, identity, timeout)
     if seen.foreign:
         answer = _greeting(address, timeout)
         if _is_http2(answer):
-            return (
+            return Obstacle(
                 f"{who} speaks plain text, and this run wants TLS. Put an [identity] in its party file in place of "
-                "plaintext = true, or, for a trial on one machine, take identity out of the plan's [federation]."
+                "plaintext = true, or, for a trial on one machine, take identity out of the plan's [federation].",
+                _OTHER_TRANSPORT,
             )
         return _stranger(answer, who)
     if seen.certificate is not None:
@@ -123,78 +136,89 @@ def _mutual(address: str, name: str, who: str, identity: Identity, timeout: floa
                 at=now,
             )
         except IdentityError as error:
-            return f"{who} showed a certificate that cannot be trusted: {error}"
+            return Obstacle(f"{who} showed a certificate that cannot be trusted: {error}", error.code)
     if seen.alert:
         return _refused(seen.alert, who, identity, now)
     for _ in range(ATTEMPTS - 1):
         if not seen.closed:
             return None
         time.sleep(PAUSE)
-        seen = _handshake(address, identity, timeout)
+        seen = handshake(address, identity, timeout)
     return _hung_up(who, identity, now) if seen.closed else None
 
 
-def _refused(alert: str, who: str, identity: Identity, now: datetime) -> str:
+def _refused(alert: str, who: str, identity: Identity, now: datetime) -> Obstacle:
     """The meaning of an alert (RFC 8446, section 6.2) against our certificate."""
     own = identity.transport
     said = f"{who} refused our certificate"
     if alert.endswith(_EXPIRED):
-        return (
+        return Obstacle(
             f"{said} as expired. It is valid until {moment(own.not_valid_after_utc)} and our clock says {moment(now)}: "
-            "set both clocks by a time server, or renew it: `coordinator provision renew`."
+            "set both clocks by a time server, or renew it: `coordinator provision renew`.",
+            _ENDED,
         )
     if alert.endswith(_UNKNOWN):
-        return (
+        return Obstacle(
             f"{said}: it was issued by an authority that it does not know. Both ends need one federation's: "
-            "compare [identity] authority in its party file with the fingerprint of ca.pem."
+            "compare [identity] authority in its party file with the fingerprint of ca.pem.",
+            _UNTRUSTED,
         )
     if alert.endswith(_REVOKED):
-        return (
+        return Obstacle(
             f"{said} as revoked. If it was: `coordinator provision renew --new-keys`. If not, compare its revoked.pem "
-            "with ours."
+            "with ours.",
+            _TAKEN_BACK,
         )
     if alert.endswith(_PURPOSE):
-        return f"{said}: it is not one for a {identity.role}'s connections. Use what `coordinator provision` wrote."
-    return (
+        return Obstacle(
+            f"{said}: it is not one for a {identity.role}'s connections. Use what `coordinator provision` wrote.",
+            _UNTRUSTED,
+        )
+    return Obstacle(
         f"{said} as bad ({alert.lower().replace('_', ' ')}): by its clock it may not be valid yet (it is from "
         f"{moment(own.not_valid_before_utc)} on, our clock says {moment(now)}), or it was revoked there. Set both "
-        "clocks by a time server, and compare its revoked.pem with ours."
+        "clocks by a time server, and compare its revoked.pem with ours.",
+        _CLOCKS,
     )
 
 
-def _hung_up(who: str, identity: Identity, now: datetime) -> str:
+def _hung_up(who: str, identity: Identity, now: datetime) -> Obstacle:
     """Why the server closed the connection: gRPC's servers send no alert, so it follows from what we know of both
     ends.
     """
     start, end = identity.transport.not_valid_before_utc, identity.transport.not_valid_after_utc
     said = f"{who} hung up when it saw our certificate"
     if now - start < NEAR:
-        return (
+        return Obstacle(
             f"{said}, which is valid from {moment(start)} on; our clock says {moment(now)}. Its clock is probably "
-            "behind: set both clocks by a time server."
+            "behind: set both clocks by a time server.",
+            _CLOCKS,
         )
     if end - now < NEAR:
-        return (
+        return Obstacle(
             f"{said}, which is valid until {moment(end)}; our clock says {moment(now)}. Its clock is probably ahead: "
-            "set both clocks by a time server, and renew the certificate: `coordinator provision renew`."
+            "set both clocks by a time server, and renew the certificate: `coordinator provision renew`.",
+            _CLOCKS,
         )
-    return (
+    return Obstacle(
         f"{said}, and did not say why. Its own log does: it may trust another authority than ours, or its clock may be "
-        f"far off (ours says {moment(now)})."
+        f"far off (ours says {moment(now)}).",
+        _UNTRUSTED,
     )
 
 
-def _stranger(answer: bytes, who: str) -> str | None:
-    """A sentence where something answered that is not a gRPC server."""
+def _stranger(answer: bytes, who: str) -> Obstacle | None:
+    """What is said where something answered that is not a gRPC server."""
     if not answer or _is_http2(answer):
         return None
-    return (
+    return Obstacle(
         f"{who} speaks neither TLS nor gRPC: another program listens there. Compare the address with listen in the "
-        "party's file."
+        "party's file.",
+        _OTHER_TRANSPORT,
     )
 
 
-def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen:
+def handshake(address: str, identity: Identity | None, timeout: float) -> Seen:
     """One TLS handshake that trusts any certificate, then the start of HTTP/2. Raises OSError where nothing is
     shown.
     """
@@ -216,17 +240,17 @@ def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen
                 answered = _first(stream, timeout)
             except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 answered = b""
-            return _Seen(certificate, closed=not answered)
+            return Seen(certificate, closed=not answered)
     except TimeoutError:
-        return _Seen(certificate)
+        return Seen(certificate)
     except ssl.SSLEOFError:
-        return _Seen(certificate)
+        return Seen(certificate)
     except ssl.SSLError as error:
         reason = error.reason or ""
         alert = reason.partition("ALERT_")[2]
-        return _Seen(certificate, alert=alert, foreign=not alert and certificate is None)
+        return Seen(certificate, alert=alert, foreign=not alert and certificate is None)
     except IdentityError:
-        return _Seen()
+        return Seen()
 
 
 def _first(stream: ssl.SSLSocket, timeout: float) -> bytes:

@@ -103,7 +103,8 @@ def check(
     except InvalidSignature:
         raise IdentityError(
             f"{whose} does not bear the signature of the key in its certificate: the statement, the signature or the "
-            "certificate was changed. Believe nothing in it, and ask for it again."
+            "certificate was changed. Believe nothing in it, and ask for it again.",
+            code="C406",
         ) from None
     check_certificate(certificate, authority=authority, role=role, name=name, use=Use.SIGNING, revoked=revoked, at=at)
     try:
@@ -118,7 +119,8 @@ def check(
         other = shown_name(said) if isinstance(said, str) else "statement of no kind"
         raise IdentityError(
             f'{whose} is signed but is a "{other}", not a "{kind}": one statement was put in place of '
-            "another, or the two ends run different versions of Conclave."
+            "another, or the two ends run different versions of Conclave.",
+            code="C406",
         )
     return dict(fields)
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from cryptography import x509
 
-from protos.identity.certificates import party_host, pem_of
+from protos.identity.certificates import SERVER_HOST, party_host, pem_of
 from protos.identity.identity import Identity
 
 
@@ -31,6 +31,11 @@ def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
         private_key=identity.transport_key,
         certificate_chain=pem_of(identity.transport),
     )
+
+
+def server_options() -> tuple[tuple[str, str], ...]:
+    """Channel options that make gRPC expect the certificate of a coordinator that stays up, whatever its address."""
+    return (("grpc.ssl_target_name_override", SERVER_HOST), ("grpc.default_authority", SERVER_HOST))
 
 
 def channel_options(party_name: str) -> tuple[tuple[str, str], ...]:

@@ -1,13 +1,27 @@
 """Whether a certificate may be used: by whom, for what, now, and not revoked."""
 
 import functools
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protos.identity.certificates import UNREADABLE, IdentityError, Role, Use, fingerprint, subject_of, subject_shown
+
+EXPIRING: Final = timedelta(days=30)
+"""Before a certificate ends, the time in which checks warn of it."""
+
+
+def ending(*certificates: x509.Certificate) -> datetime:
+    """When the first of some certificates ends."""
+    return min(each.not_valid_after_utc for each in certificates)
+
+
+def ends_soon(end: datetime) -> bool:
+    """Whether a certificate that ends then is to be renewed now."""
+    return end - datetime.now(UTC) < EXPIRING
 
 
 class RevocationList:
@@ -45,7 +59,8 @@ class RevocationList:
         except OSError as error:
             raise IdentityError(
                 f"the list of revoked certificates {self._path} cannot be read: {error.strerror}. Take revoked.pem "
-                "from the federation's coordinator."
+                "from the federation's coordinator.",
+                code="C302",
             ) from None
         try:
             revocations = x509.load_pem_x509_crl(pem)
@@ -56,7 +71,8 @@ class RevocationList:
         if not valid:
             raise IdentityError(
                 f"{self._path} is not a list of revoked certificates that this federation's authority "
-                f"({fingerprint(self._authority)}) signed. Take revoked.pem from the federation's coordinator."
+                f"({fingerprint(self._authority)}) signed. Take revoked.pem from the federation's coordinator.",
+                code="C406",
             )
         self._serials = serials
         self._seen = seen
@@ -87,17 +103,20 @@ def check_certificate(
         check_issued(certificate, authority, whose)
     if subject is None or (subject[0], subject[2]) != (role, use):
         raise IdentityError(
-            f"{whose} is not a {role}'s for {use}. Use the file that `coordinator provision` wrote for this end."
+            f"{whose} is not a {role}'s for {use}. Use the file that `coordinator provision` wrote for this end.",
+            code="C404",
         )
     if name is not None and subject[1] != name:
         raise IdentityError(
             f"{whose} was shown where {role} {name} was expected. Check the address and the name: another end "
-            "answers there, or holds the wrong file."
+            "answers there, or holds the wrong file.",
+            code="C404",
         )
     if revoked is not None and revoked.revoked(certificate):
         raise IdentityError(
             f"{whose} was revoked by the federation's authority. If it should take part again, it makes new keys and "
-            "a new request (`party enroll`), which the coordinator signs (`coordinator provision sign`)."
+            "a new request (`party enroll`), which the coordinator signs (`coordinator provision sign`).",
+            code="C405",
         )
     check_dates(certificate, whose, role, at)
 
@@ -110,7 +129,8 @@ def check_issued(certificate: x509.Certificate, authority: x509.Certificate, who
         raise IdentityError(
             f"{whose} was issued by another authority, not by {subject_shown(authority)} ({fingerprint(authority)}). "
             "All ends of a federation need certificates of one authority: have a request signed there "
-            "(`coordinator provision sign`)."
+            "(`coordinator provision sign`).",
+            code="C404",
         ) from None
 
 
@@ -129,15 +149,18 @@ def check_dates(certificate: x509.Certificate, whose: str, role: Role, at: datet
     if now < start:
         raise IdentityError(
             f"{whose} is not valid before {moment(start)}, and the clock here says {moment(now)}. One of the clocks "
-            "may be wrong, this one or the one of the machine that issued it: set both by a time server."
+            "may be wrong, this one or the one of the machine that issued it: set both by a time server.",
+            code="C403",
         )
     if now > end:
         cure = (
             "Renew it: `coordinator provision renew`."
-            if role is Role.COORDINATOR
+            if role in (Role.COORDINATOR, Role.SERVER)
             else "Have its request signed again (`coordinator provision sign`); the keys stay."
         )
-        raise IdentityError(f"{whose} expired at {moment(end)}, and the clock here says {moment(now)}. {cure}")
+        raise IdentityError(
+            f"{whose} expired at {moment(end)}, and the clock here says {moment(now)}. {cure}", code="C402"
+        )
 
 
 def moment(time: datetime) -> str:

@@ -67,7 +67,7 @@ def delivering(delivers: SpanExporter, service: str, party: str = "") -> Tracer:
     for library in ("opentelemetry.sdk", "opentelemetry.exporter"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     ids = _Ids()
-    provider = TracerProvider(
+    provider = _Provider(
         sampler=ALWAYS_ON,
         resource=Resource({"service.name": service, **checked({"party": party})}),
         shutdown_on_exit=False,
@@ -90,6 +90,17 @@ def delivering(delivers: SpanExporter, service: str, party: str = "") -> Tracer:
         closing.join(CLOSING)
 
     return Tracer(provider.get_tracer("conclave"), ids.being, close)
+
+
+class _Provider(TracerProvider):
+    def _handle_fork(self) -> None:
+        """In a child process only make the lock anew.
+
+        The library also looks up what it knows of the process, in threads of a pool. Where another program is started
+        from a thread, as Ray starts its own, that waits for ever for a lock that the fork left taken. The spans here
+        have a resource that no process changes.
+        """
+        self._tracers_lock = threading.Lock()
 
 
 class Lines(SpanExporter):

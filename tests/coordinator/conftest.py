@@ -14,9 +14,9 @@ from dp_accounting import GaussianDpEvent
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.said import SoftenedTargets
-from coordinator import api
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Release
+from coordinator.run import connecting
 from coordinator.store import output
 from coordinator.systems.registry import plan_of
 from coordinator.transport.grpc_link import GrpcLink
@@ -158,7 +158,7 @@ def launching(monkeypatch):
 
     monkeypatch.setattr(GrpcLink, "train", asks)
     monkeypatch.setattr(Training, "_work", trains)
-    monkeypatch.setattr(api, "find_launcher", lambda name: found)
+    monkeypatch.setattr(connecting, "find_launcher", lambda name: found)
     yield found
     found.end()
 

@@ -36,6 +36,7 @@ from deploy.cluster import joined
 from deploy.launching import LaunchError, environment
 from party.actor import Begin, PartyActor
 from party.ledger.runs import read_runs
+from protos import software_version
 
 pytestmark = pytest.mark.slow
 
@@ -297,6 +298,24 @@ def test_the_same_student_comes_from_a_cluster_and_from_this_machine(here, machi
     assert "One Ray cluster" not in " ".join(alone.statement.privacy["trust_means"])
 
 
+def test_parties_that_share_actors_on_a_cluster_give_the_same_student(here, machines):
+    plan = PLAN.replace('by = "sender", parties = 2', 'by = "hash", parties = 6')
+    together = plan.replace('launch = "ray"', 'launch = "ray"\nparties_per_actor = 2')
+    told = Told()
+    result = api.run(plan_at(here, together, machines.head), output=here / "spread", progress=told)
+    assert result.verdict.ok
+    assert "  6 simulated parties in 3 actors" in told.said
+    places = [(here / f"spread/parties/party-{number}.machine").read_text() for number in range(1, 7)]
+    assert places[::2] == places[1::2], "each two share an actor, and so its machine"
+    means = " ".join(result.statement.privacy["trust_means"])
+    assert "One Ray cluster" in means
+    assert "Shared processes: up to 2 of the simulated parties" in means
+    plain = here / "plain.toml"
+    plain.write_text(plan.replace('launch = "ray"', 'launch = "ray"\nparties_per_actor = 1'))
+    alone = api.run(plain, output=here / "alone")
+    assert content(alone) == content(result)
+
+
 def test_nothing_private_is_in_rays_files_object_stores_or_head(here, machines):
     api.run(plan_at(here, PLAN, machines.head), output=here / "out")
     assert SECRET in (here / "letters.jsonl").read_bytes()
@@ -385,7 +404,9 @@ def looked(path, address=None):
 
 def test_a_check_looks_at_the_cluster(here, machines):
     state, said = looked(plan_at(here, PLAN, machines.head, "resources = { desk = 2 }\n"))
-    assert (state, said) == ("ok", f"Ray {ray.__version__} at {machines.head}, 3 machines; room for 2 nodes")
+    python, conclave = sys.version.split()[0], software_version()
+    there = f"Ray {ray.__version__}, Python {python} and Conclave {conclave} at {machines.head}"
+    assert (state, said) == ("ok", f"{there}, 3 machines; room for 2 nodes")
     (here / "plain.toml").write_text(PLAN)
     assert looked(here / "plain.toml", machines.head)[0] == "ok"
     assert "cluster" not in {each.what for each in check(here / "plain.toml")}
@@ -593,6 +614,20 @@ def test_another_version_is_named(here, machines, monkeypatch, other):
         api.run(plan_at(here, PLAN, machines.head), output=here / "out")
     said = said_by(error, began)
     assert f"it runs Ray {real[0]} and Python {real[1]}, this process Ray {changed[0]} and Python {changed[1]}" in said
+
+
+def test_another_conclave_is_named_with_the_machine_before_a_party_starts(here, machines, monkeypatch):
+    """The version that this process says it has is changed; machines on which no party may be put are not asked."""
+    monkeypatch.setattr(clusters, "software_version", lambda: "9.9.9")
+    path = plan_at(here, PLAN, machines.head)
+    path.write_text(path.read_text().replace("[vocabulary]", APART.lstrip(), 1))
+    version = re.escape(software_version())
+    wanted = rf"127\.0\.0\.[34], a machine of the cluster, runs Conclave {version}, this process 9\.9\.9\. Install"
+    state, said = looked(path)  # whichever machine answers first is named
+    assert state == "to do"
+    assert re.search(wanted, said)
+    with pytest.raises(LaunchError, match=wanted):
+        api.run(path, output=here / "out")
 
 
 def test_an_address_on_the_command_line_is_kept_for_resuming(here, machines):

@@ -68,6 +68,40 @@ def test_sixteen_parties_give_the_same_student_in_two_actors_as_in_sixteen(table
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "secure-sum"])
+def test_parties_of_two_actors_take_the_same_steps_as_those_of_an_actor_each(home, tmp_path, tiny_bert, trust):
+    """Under the secure sum so many that they draw a graph, which share more in one actor than in two."""
+    parties = 6 if trust == "trusted-aggregator" else 20
+    split = {"by": "hash", "parties": parties}
+    rng = np.random.default_rng(parties)
+    rows = [{"text": f"the film was {rng.choice(['good', 'great'])}", "label": "yes"} for _ in range(20 * parties)]
+    rows += [{"text": f"the film was {rng.choice(['bad', 'awful'])}", "label": "no"} for _ in range(20 * parties)]
+    rows = [row | {"text": f"{row['text']} {number}"} for number, row in enumerate(rows)]
+    (tmp_path / "films.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+    def makes(most):
+        return {
+            "run": {"name": "steps", "recipe": "dp_sgd", "seed": 7},
+            "privacy": {
+                "epsilon": 8.0, "delta": 1e-5, "declared_size": len(rows), "insecure_reproducible_noise": True,
+                "trust": trust,
+            },
+            "federation": {
+                "launch": "ray", "parties_per_actor": most,
+                "shards": {"source": str(tmp_path / "films.jsonl"), "label": "label", "split": split},
+            },
+            "text": {"kind": "single", "labels": ["no", "yes"], "longest": 16},
+            "model": {"name": str(tiny_bert), "adapt": "head"},
+            "dp_sgd": {"form": "federated", "steps": 2, "batch": 100, "clip": 1.0},
+        }  # fmt: skip
+
+    first, second = (1, 3) if trust == "trusted-aggregator" else (10, 20)
+    apart, _ = ran(makes(first), tmp_path / "apart")
+    together, _ = ran(makes(second), tmp_path / "together")
+    assert together == apart
+
+
+@pytest.mark.slow
 def test_a_process_of_many_parties_that_cannot_start_one_names_it(tables, home, tmp_path, monkeypatch):
     made = tables(parties_per_actor=16)
     made["federation"]["shards"]["split"]["parties"] = 4

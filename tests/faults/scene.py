@@ -18,6 +18,7 @@ import time
 import uuid
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -434,7 +435,7 @@ class Scene:
                     stderr=log,
                     text=True,
                 )
-        process.called = called
+        process.called, process.told = called, partial(self.said, called)
         self._started.append(process)
         return process
 
@@ -512,7 +513,8 @@ def next_command(said):
 
 
 def stopped(process):
-    """Whether a process was stopped, as by SIGSTOP."""
+    """Whether a process was stopped, as by SIGSTOP; one that ended instead is a failure."""
+    assert process.poll() is None, f"it ended with {process.returncode} instead of standing still: {process.told()}"
     try:
         return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:

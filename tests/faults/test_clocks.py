@@ -49,7 +49,7 @@ def test_a_clock_that_is_put_back_amid_a_run_ends_it_with_the_command_that_goes_
 @pytest.mark.parametrize(("years", "says"), [(3, "expired"), (-3, "not valid before")])
 def test_a_clock_that_is_years_off_is_named_where_certificates_are_looked_at(scenes, warm, tmp_path, years, says):
     with scenes.Scene(tmp_path / "scene", warm=warm, hosts={}) as scene:
-        shift = ("party.console.command:read_config", "after", "1", "--shift", str(years * 365 * DAY))
+        shift = ("party.config:read_config", "after", "1", "--shift", str(years * 365 * DAY))
         said = scene.fails_to_serve("north", *shift)
         assert says in said
         assert "clock" in said

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 
 POINTS = int(os.environ.get("CONCLAVE_FAULT_POINTS", "1"))
 """How many random points of each kind."""
+BEFORE = ("prepare", "price", "start")
 STAGES = ("join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish")
 
 
@@ -42,7 +43,8 @@ def killed(scenes, coordinator):
 
 
 def test_the_stages_of_a_run_are_those_that_it_is_killed_at(calm, undisturbed):
-    assert tuple(calm.stages("undisturbed")) == STAGES
+    """But for those before the run has a store: killed there, nothing was asked, and the run starts anew."""
+    assert tuple(each for each in calm.stages("undisturbed") if each not in BEFORE) == STAGES
 
 
 @pytest.mark.parametrize("stage", STAGES)

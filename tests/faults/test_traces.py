@@ -84,7 +84,7 @@ def test_the_spans_of_a_run_are_one_tree_with_the_coordinator_and_every_party_in
     assert (root["name"], who(root)) == ("run", COORDINATOR)
     assert all(above(spans, span)[:1] == ["run"] for span in spans.values() if span is not root)
     assert {who(span) for span in spans.values()} == {COORDINATOR} | {("conclave-party", name) for name in told.parties}
-    stages = ["join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish"]
+    stages = ["start", "join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish"]
     begun = sorted(spans.values(), key=lambda span: int(span["startTimeUnixNano"]))
     assert [span["tells"]["conclave.stage"] for span in begun if span["name"].startswith("stage")] == stages
     for name in told.parties:

@@ -1,6 +1,6 @@
 """What the fuzz tests share: how many inputs, the bounds that every one of them is held to, and how inputs are damaged.
 
-A test that takes `fuzz` is run twice: with a hundred inputs, and, where slow tests are wanted, with 2,000. They are
+A test that takes `fuzz` is run twice: with a hundred inputs, and, where slow tests are wanted, with 500. They are
 the same inputs every time. `CONCLAVE_FUZZ=100000` (`make fuzz`) sets their number and draws new ones.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, note, settings
 
-FEW, MANY = 100, 2000
+FEW, MANY = 100, 500
 WANTED = os.environ.get("CONCLAVE_FUZZ")
 SECONDS = 10
 """Of processor time that one input may take: hundreds of times what any does, so that a busy machine fails nothing."""

@@ -136,7 +136,7 @@ def stored(store):
     return {name: np.concatenate([block for *_, block in store.blocks(name)]) for name in store.block_counts()}
 
 
-PLANS = sorted(EXAMPLES.glob("*/*.toml"))
+PLANS = sorted(path for path in EXAMPLES.glob("*/*.toml") if path.name != "pyproject.toml")
 PLANS_QUICK = ("dped-demo", "dped-four-parties")
 
 

@@ -1,6 +1,7 @@
 """A party on a real port, and a coordinator's half of the conversation, for the tests of this room."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -17,10 +18,12 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from coordinator.transport.dialled.way import DialledWay, opened_gate
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
 from party.config import PartyConfig, check_config, read_config
+from party.dialling.destination import destination
 from party.ledger.accounts import open_account, read_account
 from party.ledger.protection import of_policy
 from party.node.lifecycle import ServedNode, start
@@ -360,25 +363,49 @@ Opener = Callable[..., Awaitable[Caller]]
 
 
 @pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
+def coordinating() -> Identity:
+    """Who calls nodes in other processes, and nodes that dial."""
+    return coordinator()
+
+
+@pytest.fixture
+def dials(request: pytest.FixtureRequest) -> bool:
+    """Whether the party of a test dials; it listens unless the test is done for both (`either_way` of a file)."""
+    return getattr(request, "param", "listens") == "dials"
+
+
+@pytest.fixture
+async def opened(tmp_path: Path, dials: bool) -> AsyncIterator[Opener]:
     """`await opened(...)`: a caller of a party started for it, or of the party at `node`; everything ends by itself."""
     nodes: list[ServedNode] = []
     channels: list[grpc.aio.Channel] = []
+    gates = contextlib.ExitStack()
+    way: DialledWay | None = None
 
     async def opens(
         *, node: Any = None, plan: plan_pb2.Terms | None = None, token: str = TOKEN, **changes: Any
     ) -> Caller:
-        if node is None:
+        nonlocal way
+        if dials:
+            way = way or gates.enter_context(opened_gate("127.0.0.1:0", ["north"], coordinator()))["north"]
+            token = ""
+        if node is None and way is not None:
+            config = make_config(tmp_path, **{"identity": identified(tmp_path)} | changes)
+            node = await start(config, base=tmp_path, dials=destination(way.gate.address, "none"))
+            nodes.append(node)
+        elif node is None:
             node = await start(make_config(tmp_path, **changes), token=token, base=tmp_path)
             nodes.append(node)
-        if isinstance(node, Served):
-            credentials = channel_credentials(coordinator())
-            channel = grpc.aio.secure_channel(node.address, credentials, options=channel_options("north"))
+        if isinstance(node, Served) or way is not None:
+            at = node.address if way is None else way.address
+            assert way is None or await way.missing(10) is None
+            channel = grpc.aio.secure_channel(at, channel_credentials(coordinator()), options=channel_options("north"))
         else:
             channel = grpc.aio.insecure_channel(node.address)
         channels.append(channel)
         caller = Caller(PartyStub(channel), channel, plan_pb2.Plan(document="{}", terms=plan or make_terms()), token)
         caller.node = node  # type: ignore[attr-defined]
+        caller.way = way  # type: ignore[attr-defined]
         return caller
 
     yield opens
@@ -386,6 +413,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
         await channel.close()
     for node in nodes:
         await node.stop()
+    await asyncio.to_thread(gates.close)
 
 
 @pytest.fixture

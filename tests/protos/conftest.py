@@ -37,6 +37,13 @@ def party(authority: Authority) -> Callable[..., Identity]:
 
 
 @pytest.fixture
+def end(authority: Authority) -> Callable[..., Identity]:
+    """Makes an identity of any role."""
+    names = {Role.PARTY: "north", Role.SUBMITTER: "ann"}
+    return lambda role, by=authority, **when: made(by, names.get(role, "coordinator.example"), role, **when)
+
+
+@pytest.fixture
 def coordinator(authority: Authority) -> Callable[..., Identity]:
     """Makes a coordinator's identity."""
     return lambda by=authority, **when: made(by, "coordinator.example", Role.COORDINATOR, **when)

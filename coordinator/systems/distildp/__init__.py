@@ -8,6 +8,7 @@ from coordinator.systems.distildp.forecast import forecast, needs
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.public import prepare
 from coordinator.systems.distildp.recipe import DistilDp
+from coordinator.systems.distildp.student import exhibits
 from coordinator.systems.example import example
 from coordinator.systems.system import System
 
@@ -21,4 +22,6 @@ SYSTEM: Final = System(
     comparison=DistilDpComparison,
     example=example(__name__),
     audit=DistilDpAttacks,
+    exhibits=exhibits,
+    about="a small language model, which learned from texts that a private model made up",
 )

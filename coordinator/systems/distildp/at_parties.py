@@ -16,7 +16,7 @@ from coordinator.errors import RunError
 from coordinator.federation.federation import Federation
 from coordinator.language_models.floor import Floor
 from coordinator.language_models.students import PublicTeacher
-from coordinator.pricing.release import PricedPlan, budget
+from coordinator.pricing.release import PricedPlan, unpromised
 from coordinator.store.private_files import private_folder
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
@@ -90,7 +90,7 @@ def said(
         kept = load(path.read_bytes())
         parts = {name: mechanism.texts(kept[name].astype(np.int64)) for name in sorted(kept)}
     except (SafetensorError, OSError, IntegrityError) as error:
-        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.", code="C802") from None
     return [Texts.joined(part, public.end) for part in parts.values()], [own[name] for name in parts]
 
 
@@ -138,7 +138,7 @@ async def _write(
         settings.texts // len(plan.federation.names),
         mechanism.columns,
         _ROWS,
-        budget(priced.guarantee, plan),
+        unpromised(plan),
         odd=_odd_texts(mechanism, public),
     )
     store.begin_sum(WRITTEN, list(matrices))
@@ -173,7 +173,7 @@ async def _grade(
     )
     await federation.train(request, doing="grading")
     matrices = await federation.gather(
-        GRADED, len(texts.ids), mechanism.columns, _ROWS, budget(priced.guarantee, plan), odd=_odd_targets(mechanism)
+        GRADED, len(texts.ids), mechanism.columns, _ROWS, unpromised(plan), odd=_odd_targets(mechanism)
     )
     folder = store.folder / TARGETS
     private_folder(folder)

@@ -21,7 +21,7 @@ from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.text_models import forecast as text_models
 
 WRITES: Final = 1.9
-"""Time of writing a token, with those before it kept, over that of reading it in a text (docs/results.md)."""
+"""Time of writing a token, with those before it kept, over that of reading it in a text (docs/results/distildp.md)."""
 GRADES, LEARNS = 2.2, 5.3
 """Time of saying what might stand in a token's place, and of a student's update for it, over that of reading it."""
 MEASURES: Final = 4.9

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from learning.language.generation import Texts
 
 _TILTED_WEIGHT, _MIXED_WEIGHT = 0.4, 0.5
-"""Public weights of the counts where nothing is trained: the best of those tried without noise (docs/results.md)."""
+"""Public weights of the counts where nothing is trained: the best of those tried without noise
+(docs/results/distildp.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def _in_clear(data: LanguageData, epsilon: float) -> Outcome:
     model = alone(data, plan).model
     rows = [row for part in data.documents(coded=False) for row in part.rows]
     rng = np.random.default_rng(data.seed)
-    fit(model, rows, None, Fit(), rng, lambda done: data.progress.bar("training", int(100 * done), 100))
+    fit(model, rows, None, Fit(), rng, lambda done: data.progress.bar("training", int(100 * done), 100, "percent"))
     return Outcome(Measured((Speaker(model),)), None)
 
 

@@ -1,8 +1,11 @@
 """The plan of the recipe `distildp`: a private teacher that writes and grades text, and a student of that text."""
 
+from typing import Self
+
 from coordinator.language_models.distil import StudentModelTable
 from coordinator.language_models.plan import LanguagePlan
 from coordinator.language_models.tables import GenerationTable
+from coordinator.plan.audit import TEXTS, AuditTable
 
 HALF = 2
 """A student has one layer for this many of its teacher's, unless the plan says another number."""
@@ -36,6 +39,19 @@ class DistilDpPlan(LanguagePlan):
                 f"[generation] longest = {longest} is more than [text] longest = {self.text.longest}, up to which the "
                 "teacher is trained. Use at most that."
             )
+
+    def audited_with(self, settings: AuditTable) -> tuple[Self, list[str]]:
+        """The same plan with fewer texts to write: they are made of what was released, and cost no privacy."""
+        planned, most = self.generation.texts, settings.texts or TEXTS
+        if planned <= most:
+            return self, []
+        parties = len(self.federation.names)
+        texts = max(1, most // parties) * parties if self.kept else most
+        simulated = self.model_copy(update={"generation": self.generation.model_copy(update={"texts": texts})})
+        return simulated, [
+            f"The simulated teacher wrote {texts:,} of the plan's {planned:,} texts. The releases are the plan's own; "
+            f"the attacks on texts and student see less than was published. --texts {planned} writes them all."
+        ]
 
     def _check_kept(self) -> None:
         if self.dp_sgd.form != "local":

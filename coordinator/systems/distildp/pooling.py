@@ -49,7 +49,8 @@ def pooled(
         raise RunError(
             f"the teacher wrote {len(every):,} texts, and only {len(kept):,} of them are different and not empty: "
             "there is nothing to learn from it. The noise may be too large for what is trained; more of epsilon or a "
-            "larger [dp_sgd] batch would help. What was released is stored; nothing more was spent."
+            "larger [dp_sgd] batch would help. What was released is stored; nothing more was spent.",
+            code="C204",
         )
     facts: dict[str, Any] = {"texts": len(every), "distinct": len(kept)}
     if len(kept) < FEWEST * len(every):

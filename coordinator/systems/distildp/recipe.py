@@ -176,7 +176,7 @@ def _teachers(store: RunStore) -> tuple[NDArray[np.float32], ...]:
     try:
         kept = load(path.read_bytes())
     except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.", code="C802") from None
     return tuple(kept[name] for name in sorted(kept))
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.language_models.exhibits import MOST_TEXTS, texts_shown, written
 from coordinator.language_models.folder import CHECKING, PICTURE, base_of, beginning, picture_of, save_model
 from coordinator.language_models.students import PublicTeacher, first_student
+from coordinator.page.exhibits import Exhibit
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from learning.language.generation import Texts
 
 TEXTS: Final = "texts"
-TAGS: Final = "differential-privacy, text-generation, synthetic-text"
+TAGS: Final = ("differential-privacy", "text-generation", "synthetic-text")
 _ENDS: Final = {each: f"\\u{each:04x}" for each in (0x85, 0x2028, 0x2029)}
 """Ends of lines that JSON leaves as they are in a string."""
 
@@ -70,7 +72,7 @@ class PublishedLanguageModel:
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
         layers, depth = public.layers
-        return f"""{beginning(plan, self.metrics, TAGS)}\
+        return f"""{beginning(plan, statement, self.metrics, TAGS)}\
 A causal language model of {layers} layers, learned from the text of {len(statement.parties)} parties that did
 not show it to each other. It was distilled from {_who(plan, depth)}, begun as `{base_of(plan)}`, on {len(self.texts):,}
 texts {"of its own" if plan.dp_sgd.form == "federated" else "of theirs"}; those are in `{TEXTS}`, under the same
@@ -169,3 +171,23 @@ def _columns(plan: DistilDpPlan) -> list[dict[str, str]]:
     names = list(plan.codes.columns)
     values = [each.values for each in plan.codes.columns.values()]
     return [dict(zip(names, each, strict=True)) for each in itertools.product(*values)]
+
+
+def exhibits(student: PublishedLanguageModel) -> list[Exhibit]:
+    """Texts that the student writes, and some of those that the private teacher wrote and it learned from."""
+    texts, tokenizer = student.texts, student.public.tokenizer
+    places = list(range(0, len(texts), max(1, len(texts) // MOST_TEXTS)))[:MOST_TEXTS]
+    said = [str(tokenizer.decode(texts[place].tolist(), skip_special_tokens=True)) for place in places]
+    columns = [] if student.plan.codes is None else _columns(student.plan)
+    about = [
+        ", ".join(f"{name}: {value}" for name, value in columns[int(student.cells[place])].items()) if columns else ""
+        for place in places
+    ]
+    says = [
+        f"Some of the {len(texts):,} texts that are published beside the student, under the same guarantee. Nobody "
+        "wrote them: the private teacher drew them token by token."
+    ]
+    return [
+        *written(student.model, student.public, student.plan.run.seed),
+        *texts_shown("What it learned from", says, said, about),
+    ]

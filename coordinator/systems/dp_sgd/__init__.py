@@ -11,6 +11,7 @@ from coordinator.text_models.auditing.trained import ClassifierAttacks
 from coordinator.text_models.compare import ClassifierComparison
 from coordinator.text_models.forecast import needs
 from coordinator.text_models.public import prepare
+from coordinator.text_models.student import exhibits
 
 SYSTEM: Final = System(
     name="dp_sgd",
@@ -22,4 +23,6 @@ SYSTEM: Final = System(
     comparison=ClassifierComparison,
     example=example(__name__),
     audit=ClassifierAttacks,
+    exhibits=exhibits,
+    about="a classifier of texts",
 )

@@ -8,6 +8,7 @@ from coordinator.systems.dped.forecast import forecast, needs
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import prepare
 from coordinator.systems.dped.recipe import Dped
+from coordinator.systems.dped.student import exhibits
 from coordinator.systems.example import example
 from coordinator.systems.system import System
 
@@ -22,4 +23,7 @@ SYSTEM: Final = System(
     example=example(__name__),
     first=True,
     audit=DpedAttacks,
+    exhibits=exhibits,
+    words=lambda recipe: recipe.read.vocabulary.to_bytes(),
+    about="word embeddings, which place words that are used alike near each other",
 )

@@ -80,7 +80,7 @@ def _about(plan: DpedPlan, seeds: int) -> str:
 
 def _shown(mean: float, deviation: float | None, best: float | None) -> str:
     if mean >= OFF_THE_SCALE:
-        return f"{mean:.0e}"
+        return shown_perplexity(mean)
     said = f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
     return said if best is None else f"{said} ({mean / best:.2f})"
 

@@ -14,13 +14,19 @@ Layer = Literal["centre", "context"]
 
 
 class VocabularyTable(SourceTable):
-    """`[vocabulary]`: the words, counted from public text. The vocabulary is a public, hashed artefact."""
+    """`[vocabulary]`: the words, counted from public text. The vocabulary is a public, hashed artefact.
+
+    size: how many words, the most frequent first.
+    """
 
     size: Annotated[int, Field(ge=2, le=100_000)] = 1000
 
 
 class BudgetTable(Settings):
-    """`[dped.budget]`: how the signals in use divide the budget, as relative weights of 1 / noise^2."""
+    """`[dped.budget]`: how the signals in use divide the budget, as relative weights of 1 / noise^2.
+
+    votes, hidden, counts, moments: the weight of each.
+    """
 
     votes: Annotated[float, Field(gt=0)] = 1.0
     hidden: Annotated[float, Field(gt=0)] = 1.0
@@ -33,7 +39,7 @@ class PrivateTrainingTable(Settings):
     free.
 
     units_per_teacher: a declared, public figure; the sampling rate follows from it, never from the shard's own count.
-    clip: L2 norm of one unit's gradient. batch: expected units in a step.
+    clip: L2 norm of one unit's gradient. batch: expected units in a step. steps: how many. learning_rate: of each.
     """
 
     units_per_teacher: Annotated[int, Field(ge=2)]
@@ -55,22 +61,26 @@ class PrivateTrainingTable(Settings):
 class DpedTable(Table):
     """`[dped]`: the recipe's own settings.
 
-    clip: L2 norm to which one unit's (word, context) counts are clipped; at most 1 where the unit is a pair. window:
-    context words on each side. levels: grid steps in the clip norm. block_rows: rows of a released matrix that are sent
-    at once.
+    signals: what parties release, in any combination that docs/dped.md allows. dimension: of the vectors, and the
+    number of public directions. clip: L2 norm to which one unit's (word, context) counts are clipped; at most 1 where
+    the unit is a pair. window: context words on each side. levels: grid steps in the clip norm. budget: how signals
+    divide the budget. block_rows: rows of a released matrix that are sent at once.
 
     The signal "moments" stands for word frequencies and second moments along `dimension` public directions: a summary
     of what "counts" gives cell by cell, in far fewer numbers. moments_clip: L2 norm of one unit's moments; by default
     what public text suggests.
 
-    Of the signals "votes" and "hidden":
-    queries, classes: words that are asked about, and words that a vote may name; either a number of words from the
-    start of the vocabulary, or a list. layers: the layers whose vectors of a word are its hidden states. hidden_clip:
-    L2 norm of one layer's vector. reference: a public skip-gram (safetensors) that teachers start from; by default one
-    fitted to the vocabulary's text. threshold: noisy votes that a label needs. noise_at: "parties", each of which adds
-    its share to the whole histogram, or "coordinator", which is trusted with the votes and tests the threshold under
-    noise of its own. below_threshold: what happens then to queries below the threshold. answered: the share of queries
-    expected to pass it. loss: "paper" (eq. 3) or "likelihood", which weighs the same signals by their noise.
+    Of the signals "votes" and "hidden": teachers_per_party: how many skip-grams, each on units of its own. alignment:
+    "initialisation", teachers start at the reference and are held to it; "procrustes", they start anywhere and are
+    rotated onto it. vote: "probable", for the likeliest context word; "lift", for the one that is most above the
+    reference. private_training: teachers that learn under DP-SGD. queries, classes: words that are asked about, and
+    words that a vote may name; either a number of words from the start of the vocabulary, or a list. layers: the layers
+    whose vectors of a word are its hidden states. hidden_clip: L2 norm of one layer's vector. reference: a public
+    skip-gram (safetensors) that teachers start from; by default one fitted to the vocabulary's text. threshold: noisy
+    votes that a label needs. noise_at: "parties", each of which adds its share to the whole histogram, or
+    "coordinator", which is trusted with the votes and tests the threshold under noise of its own. below_threshold: what
+    happens then to queries below the threshold. answered: the share of queries expected to pass it. loss: "paper" (eq.
+    3) or "likelihood", which weighs the same signals by their noise.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("reference",)

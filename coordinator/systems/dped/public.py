@@ -108,7 +108,8 @@ def prepare(plan: DpedPlan, base: Path, cache: Path) -> Public:
     if len(vocabulary) < table.size:
         raise DataError(
             f"[vocabulary] {table.source} has {len(vocabulary):,} different words; the plan asks for "
-            f"{table.size:,}. Set size = {len(vocabulary)} or take more public text."
+            f"{table.size:,}. Set size = {len(vocabulary)} or take more public text.",
+            code="C204",
         )
     queries, weights = _words("queries", plan.dped.queries, vocabulary)
     classes, _ = _words("classes", plan.dped.classes, vocabulary)

@@ -15,7 +15,7 @@ from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, unpromised
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases as terms
@@ -123,7 +123,7 @@ async def collect(
     present: dict[str, int] = {}
     with stage("aggregate") as result:
         for release in asked:
-            note = budget(priced.guarantee, plan)
+            note = unpromised(plan)
             rows = plan.rows_at_once(release.rows, release.columns)
             if release.form == Form.CLEAR_VOTES and store.block_counts().get(LABELS):
                 present[release.name] = len(store.summed(LABELS))  # drawn once: new noise would be a second answer

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.page.exhibits import Exhibit, Points, Spot, Table
 from coordinator.plan.plan import ProbeTable
 from coordinator.plan.public_text import source_of
-from coordinator.publishing.measured import learned_nothing
+from coordinator.publishing.front_matter import front_matter
 from coordinator.publishing.report import Statement, markdown
+from coordinator.publishing.verdict import headline
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.signals import Signals
@@ -66,25 +68,21 @@ def word2vec(words: tuple[str, ...], vectors: NDArray[np.float32]) -> str:
 
 def card(student: EmbeddingStudent, statement: Statement) -> str:
     """The model card: what the model is, its licence and language, how it was measured, and the whole guarantee."""
-    head = {
-        "language": statement.plan.student.language,
-        "license": statement.plan.student.licence,
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "feature-extraction",
-    }
-    front = "\n".join(f"{key}: {value}" for key, value in head.items())
+    front = front_matter(
+        statement.plan,
+        library="sentence-transformers",
+        task="feature-extraction",
+        tags=["differential-privacy", "word-embeddings"],
+        metrics=student.metrics,
+    )
     rows = "\n".join(f"- {word}: {', '.join(near)}" for word, near in student.neighbours.items())
     words, dimension = student.vectors.shape
-    nothing = learned_nothing(student.metrics)
-    first = "" if nothing is None else f"**{nothing}**\n\n"
-    return f"""---
-{front}
-tags: [differential-privacy, word-embeddings]
----
-
+    return f"""{front}
 # {statement.plan.run.name}
 
-{first}Embeddings of {words:,} words in {dimension} dimensions,
+**{headline(statement.privacy, student.metrics)}**
+
+Embeddings of {words:,} words in {dimension} dimensions,
 learned from the text of {len(statement.parties)} parties that did not show it to each other.
 Made by Conclave, recipe `{statement.plan.run.recipe}`.
 
@@ -243,9 +241,13 @@ def neighbours(vectors: NDArray[np.float32], vocabulary: Vocabulary) -> dict[str
 
 def probes(vocabulary: Vocabulary) -> list[str]:
     """The words whose neighbours are shown: the most frequent content words of the public text."""
+    return _content_words(vocabulary)[:PROBE_WORDS]
+
+
+def _content_words(vocabulary: Vocabulary) -> list[str]:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS][:PROBE_WORDS]
+    return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS]
 
 
 def _labelled(table: ProbeTable, vocabulary: Vocabulary, base: Path, cache: Path) -> "Labelled":
@@ -268,3 +270,31 @@ def _probe(vectors: NDArray[np.float32], vocabulary: Vocabulary, heldout: list[D
     labels = [each.fields[label] for each in heldout]
     train, test = (texts[::2], labels[::2]), (texts[1::2], labels[1::2])
     return evaluation.sentiment_probe(vectors, vocabulary, train, test)
+
+
+MAPPED: Final = 120
+"""The most words on the map: with more, no label would be read."""
+
+
+def exhibits(student: EmbeddingStudent) -> list[Exhibit]:
+    """A map of the most frequent content words, and the nearest words of a few."""
+    from learning.embeddings.evaluation import flat_map
+
+    chosen = _content_words(student.vocabulary)[:MAPPED]
+    found = []
+    if len(chosen) > 2:
+        places = {word: number for number, word in enumerate(student.vocabulary.words)}
+        spots, share = flat_map(student.vectors[[places[word] for word in chosen]])
+        says = [
+            f"The {len(chosen)} most frequent content words, each where its vector points, seen in the two directions "
+            f"in which these words differ most. They hold {share:.0%} of the difference: words that are near here need "
+            "not be near in all directions, and the table of nearest words goes by all of them."
+        ]
+        points = [Spot(label=word, x=float(x), y=float(y)) for word, (x, y) in zip(chosen, spots, strict=True)]
+        found.append(Exhibit(title="A map of the words", says=says, content=Points(spots=points)))
+    if student.neighbours:
+        rows = [[word, ", ".join(near)] for word, near in student.neighbours.items()]
+        says = [f"By the cosine of the angle between vectors, among the {FREQUENT} most frequent words."]
+        table = Table(heads=["word", "nearest words"], rows=rows)
+        found.append(Exhibit(title="Nearest words", says=says, content=table))
+    return found

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from coordinator.systems.example import example
 from coordinator.systems.fine_tune.plan import FineTunePlan
 from coordinator.systems.fine_tune.recipe import no_recipe, run
 from coordinator.systems.system import System
@@ -15,5 +16,7 @@ SYSTEM: Final = System(
     needs=no_recipe,
     forecast=no_recipe,
     comparison=ClassifierComparison,
+    example=example(__name__),
     alone=run,
+    about="a classifier of texts without any privacy, to compare others with",
 )

@@ -36,7 +36,7 @@ def run(alone: Alone) -> TrainedAlone:
     check_free(folder)
     public = classifier_public.prepare(plan, alone.base, alone.cache)
     shards = alone.launcher.simulate(simulation(plan, alone.parties, alone.base, alone.cache / "simulation"))
-    wanted = TextWanted(classifier_public.labelled_text(plan), public.tokenizer, public.longest)
+    wanted = TextWanted(plan.labelled, public.tokenizer, public.longest)
     point = trained(plan, public, pooled(shards.labelled(wanted)), None, progress)
     student = student_of(plan, public, point)
 
@@ -58,12 +58,4 @@ def no_recipe(*_: Any) -> NoReturn:
 
 def card(student: PublishedClassifier, plan: ClassifierPlan, parties: int) -> str:
     """The model card; its first lines say that there is no privacy guarantee."""
-    return classifier_folder.clear_card(
-        student.student,
-        NO_GUARANTEE,
-        name=plan.run.name,
-        parties=parties,
-        recipe=plan.run.recipe,
-        language=plan.student.language,
-        licence=plan.student.licence,
-    )
+    return classifier_folder.clear_card(student.student, NO_GUARANTEE, plan, parties)

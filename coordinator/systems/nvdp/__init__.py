@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final, cast
 
+from coordinator.page.exhibits import Exhibit
 from coordinator.systems.example import example
 from coordinator.systems.nvdp import public as vectors
 from coordinator.systems.nvdp.audit import NvdpAttacks
@@ -15,6 +16,10 @@ from coordinator.systems.nvdp.sequences import public as sequences
 from coordinator.systems.nvdp.sequences.audit import SequenceAttacks
 from coordinator.systems.nvdp.sequences.public import PublicSequences
 from coordinator.systems.nvdp.sequences.recipe import SampledByLayer
+from coordinator.systems.nvdp.sequences.student import PublishedSequences
+from coordinator.systems.nvdp.sequences.student import exhibits as sequence_exhibits
+from coordinator.systems.nvdp.student import PublishedSamples
+from coordinator.systems.nvdp.student import exhibits as sample_exhibits
 from coordinator.systems.system import System
 
 
@@ -37,6 +42,11 @@ def attacks_on(recipe: Nvdp | SampledByLayer) -> NvdpAttacks | SequenceAttacks:
     return SequenceAttacks(recipe) if isinstance(recipe, SampledByLayer) else NvdpAttacks(recipe)
 
 
+def exhibits(student: PublishedSamples | PublishedSequences) -> list[Exhibit]:
+    """What a run's page shows of rows in its form, and of the classifier that learned from them."""
+    return sequence_exhibits(student) if isinstance(student, PublishedSequences) else sample_exhibits(student)
+
+
 SYSTEM: Final = System(
     name="nvdp",
     plan=NvdpPlan,
@@ -47,4 +57,6 @@ SYSTEM: Final = System(
     comparison=NvdpComparison,
     example=example(__name__),
     audit=attacks_on,
+    exhibits=exhibits,
+    about="a classifier of texts, by noisy vectors of their texts that are published with it",
 )

@@ -5,7 +5,7 @@ all rows are if one of them is its own.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -14,22 +14,18 @@ from numpy.typing import NDArray
 
 from coordinator.auditing.attacks import Ran, Scores, Seen
 from coordinator.auditing.canaries import Canary
-from coordinator.published.audit import Exposed
 from coordinator.systems.nvdp.pooling import rows_of
 from coordinator.systems.nvdp.public import features_of
 from coordinator.systems.nvdp.recipe import Nvdp
 from coordinator.systems.nvdp.releases import SAMPLES, mechanism_of
+from coordinator.systems.nvdp.row_attacks import RowAttacks
 from coordinator.systems.nvdp.rules import noise_of
 from coordinator.text_models.auditing.trained import (
-    ENOUGH,
     STUDENT,
-    columns_of_plan,
     labelled_units,
     loss_scores,
-    mislabelled,
 )
-from learning.text.labelled import Example, LabelMap, examples
-from learning.text.source import Document, Skipped
+from learning.text.source import Document
 
 if TYPE_CHECKING:
     from learning.noisy_vectors.noise import Noise
@@ -46,25 +42,8 @@ _HOW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class NvdpAttacks:
+class NvdpAttacks(RowAttacks[Nvdp]):
     """A `coordinator.auditing.attacks.Attacks`."""
-
-    recipe: Nvdp
-
-    @property
-    def compares(self) -> bool:
-        return False
-
-    @property
-    def watches(self) -> bool:
-        return False
-
-    @property
-    def most(self) -> int | None:
-        return ENOUGH
-
-    def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
-        return mislabelled(self.recipe.plan, self.recipe.read, count, rows, rng)
 
     def scores(self, seen: Seen) -> Iterator[Scores]:
         from safetensors.numpy import load
@@ -82,40 +61,19 @@ class NvdpAttacks:
         units = labelled_units(self.recipe.plan, self.recipe.read, [canary.rows for canary in canaries])
         return units.losses_at(load(ran.run.content)["point"])
 
-    def exposures(self, seen: Seen) -> Iterable[Exposed]:
-        return ()
-
     def _in_rows(self, seen: Seen, units: Sequence[Sequence[Document]]) -> Floats:
         """Of every canary the log of how much likelier the rows are if its texts are among them, [canaries]."""
         recipe, canaries = self.recipe, len(seen.planted.canaries)
         mechanism = mechanism_of(seen.ran.run.priced.releases)
         rows = rows_of(seen.ran.run.store, mechanism)
-        owner, found = self._examples(units)
+        owner, found = self.examples(units)
         vectors = recipe.read.projection.applied(features_of(recipe.plan, recipe.read, tuple(found)))
-        labels = self._classes(found, mechanism.classes)
+        labels = self.classes(found, mechanism.classes)
         own = np.flatnonzero(owner < canaries)
         there = np.where(owner < canaries, 0.5, 1.0)
         noise = replace(noise_of(mechanism), sigma=seen_noise(rows.vectors, vectors, there, mechanism.sigma))
         values = in_rows(rows.vectors, rows.labels, vectors, labels, own, there, noise)
         return np.asarray(np.bincount(owner[own], values, minlength=canaries), np.float64)
-
-    def _examples(self, units: Sequence[Sequence[Document]]) -> tuple[Ints, list[Example]]:
-        """The unit of each text that a party releases, and the texts."""
-        plan, owner, found = self.recipe.plan, list[int](), list[Example]()
-        for number, rows in enumerate(units):
-            own = list(examples(rows, columns_of_plan(plan), plan.text.targets, Skipped(), lenient=True))
-            found += own[: plan.samples.texts]
-            owner += [number] * len(own[: plan.samples.texts])
-        return np.array(owner, np.int64), found
-
-    def _classes(self, found: Sequence[Example], classes: int) -> Ints:
-        targets = self.recipe.plan.text.targets
-        truth = np.array([each.target for each in found], np.float64)
-        if isinstance(targets, LabelMap):
-            return truth.astype(np.int64)
-        from learning.noisy_vectors.regression import binned
-
-        return binned(truth, targets.low, targets.high, classes)
 
 
 def seen_noise(released: Floats, vectors: Floats, there: Floats, charged: float) -> float:

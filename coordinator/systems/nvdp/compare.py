@@ -17,9 +17,9 @@ from coordinator.systems.nvdp.pair_student import pair_metrics
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.pooling import rows_of
 from coordinator.systems.nvdp.public import PublicVectors, prepare
-from coordinator.systems.nvdp.published import Answered, KeptStates, sampled
 from coordinator.systems.nvdp.releases import mechanism_of
 from coordinator.systems.nvdp.rules import floor_of, naive_of, said_by
+from coordinator.systems.nvdp.sequences.published import Answered, KeptStates, sampled
 from coordinator.text_models.compare import ClassifierComparison
 from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.methods import TextData, federated, in_clear

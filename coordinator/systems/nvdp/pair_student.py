@@ -5,30 +5,22 @@ the transformers library loads it, the projection and the rule as tensors, and `
 project.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.plan.named import named
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.public import PublicVectors
 from coordinator.systems.nvdp.rules import Tensors, cosine_said, said_by
-from coordinator.text_models import folder as classifier_folder
-from coordinator.text_models.folder import ClassifierStudent, metrics_of
+from coordinator.systems.nvdp.scripted import majority, scripted_student, write_scripted
+from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.student import PublishedClassifier, measured
-from learning.text.hub import is_hub_name
-from learning.text.labelled import LabelMap
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 RULE: Final = "rule.safetensors"
 ABOUT: Final = "rule.json"
-SCRIPT: Final = "predict.py"
 _USED: Final = """```python
 import sys
 
@@ -54,47 +46,22 @@ class PublishedPairs(PublishedClassifier):
     def write(self, folder: Path) -> None:
         from safetensors.numpy import save
 
-        from learning.models.checkpoints import save as save_model
         from learning.noisy_vectors.predict import PREDICT
 
-        folder.mkdir(parents=True, exist_ok=True)
-        model, projection, targets = self.student.model, self.public.projection, self.plan.text.targets
-        encoder = cast("PreTrainedModel", model.base_model)
-        save_model(encoder, classifier_folder.published_tokenizer(self.student, model), folder)
+        projection = self.public.projection
         tensors = {"centre": projection.centre, "matrix": projection.scale * projection.matrix} | self.rule
-        (folder / RULE).write_bytes(save({name: np.ascontiguousarray(each) for name, each in tensors.items()}))
-        told: dict[str, Any] = {"longest": self.public.longest}
-        if isinstance(targets, LabelMap):
-            told["labels"] = list(targets.names)
-        else:
-            told["range"] = [targets.low, targets.high]
-        (folder / ABOUT).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        (folder / SCRIPT).write_text(PREDICT, encoding="utf-8")
-        classifier_folder.picture(self.student, folder / classifier_folder.PICTURE)
+        content = save({name: np.ascontiguousarray(each) for name, each in tensors.items()})
+        write_scripted(self.student, folder, (RULE, content), (ABOUT, {"longest": self.public.longest}), PREDICT)
 
 
 def pair_student(plan: NvdpPlan, public: PublicVectors, kept: dict[str, NDArray[np.float64]]) -> PublishedPairs:
     """The rule that was learned of pairs, measured where there are public ones, beside what costs nothing."""
-    rule, targets = {name: kept[name] for name in ("weights", "bias")}, plan.text.targets
-    metrics: dict[str, Any] = {}
-    measures, scores = None, None
-    if public.heldout:
-        said = said_by(plan, public, rule)
-        measures = measured(plan, public, said)
-        metrics = pair_metrics(plan, public, said) | _free(plan, public)
-        if not isinstance(targets, LabelMap):
-            truth = np.array([each.target for each in public.heldout], np.float64)
-            scores = np.array([targets.score(float(each)) for each in said[:, 0]]), truth
-    student = ClassifierStudent(
-        model=public.model,
-        tokenizer=public.tokenizer,
-        targets=targets,
-        pairs=True,
-        base=plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)",
-        adapt=plan.model.adapt,
-        metrics=metrics,
-        measures=measures,
-        scores=scores,
+    rule = {name: kept[name] for name in ("weights", "bias")}
+    student = scripted_student(
+        plan,
+        public,
+        said=lambda: said_by(plan, public, rule),
+        figures=lambda said: pair_metrics(plan, public, said) | _free(plan, public),
         used=_USED,
     )
     return PublishedPairs(student, plan, public, rule)
@@ -119,7 +86,4 @@ def _free(plan: NvdpPlan, public: PublicVectors) -> dict[str, float | None]:
     if alone is not None:
         figures = metrics_of(measured(plan, public, alone))
         found["cosine"] = figures["accuracy" if "accuracy" in figures else "pearson"]
-    if isinstance(plan.text.targets, LabelMap):
-        counts = np.bincount([int(each.target) for each in public.heldout])
-        found["majority"] = float(counts.max() / len(public.heldout))
-    return found
+    return found | majority(plan, public)

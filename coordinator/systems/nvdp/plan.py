@@ -16,8 +16,9 @@ class SamplesTable(Table):
     which has none. The other keys but `rows` and `bins` belong to the certified form, and the published one needs
     `labels = "public"`. rows: of every party, whatever it holds: one a text, the others noise. dimensions: numbers of a
     text's vector. levels: grid steps in a vector's largest norm. labels: "private", under randomised response that
-    costs `label_epsilon` of the plan's epsilon; or "public", which nothing protects. bins: of a regression's scores,
-    which leave as the part of the range that they are in. texts: of one user, where users are protected.
+    costs `label_epsilon` of the plan's epsilon; or "public", which nothing protects. label_epsilon: that part; by
+    default what leaves a text's class the least noise. bins: of a regression's scores, which leave as the part of the
+    range that they are in. texts: of one user, where users are protected.
     """
 
     form: Literal["certified", "published"] = "certified"
@@ -41,10 +42,10 @@ class SamplesTable(Table):
 class PublicTable(SourceTable):
     """`[public]`: the text that the projection is fitted on.
 
-    label: a column of the plan's labels, if the text has one: the first directions are then those that its classes
-    differ along. second: the column of second texts, where the plan reads pairs. alike: of pairs of two classes without
-    labels, the class of those whose texts are alike; what public text says of the classes is then their cosine alone.
-    limit: of how many texts, drawn evenly by the plan's seed.
+    source, text: the text. label: a column of the plan's labels, if the text has one: the first directions are then
+    those that its classes differ along. second: the column of second texts, where the plan reads pairs. alike: of pairs
+    of two classes without labels, the class of those whose texts are alike; what public text says of the classes is
+    then their cosine alone. limit: of how many texts, drawn evenly by the plan's seed.
     """
 
     second: str | None = None
@@ -56,9 +57,9 @@ class BottleneckTable(Table):
     """`[bottleneck]`: the paper's layer, in a run of the published form and in the rows of a comparison.
 
     kind: of the layer in a run; a comparison has a row of each. texts: of each party in a comparison, the first of its
-    shard. tokens: of a text; longer ones are cut. width: of a noisy vector, a
-    multiple of `heads`. weight: of both divergences from the prior, in training. sigma: the noise of "vib-fixed".
-    passes: over the texts, in each training. order: of the divergence that is measured.
+    shard. tokens: of a text; longer ones are cut. width: of a noisy vector, a multiple of `heads`. heads: of its
+    attention. weight: of both divergences from the prior, in training. sigma: the noise of "vib-fixed". passes: over
+    the texts, in each training. order: of the divergence that is measured.
     """
 
     kind: Literal["nvib", "vtdp", "vib-fixed", "vib-learned"] = "nvib"

@@ -116,7 +116,8 @@ def public_examples(plan: NvdpPlan, base: Path, cache: Path) -> tuple[Example, .
     if len(found) < max(LEAST_TEXTS, 2 * plan.samples.dimensions):
         raise DataError(
             f"[public] {table.source} has {len(found):,} usable texts; a projection to {plan.samples.dimensions:,} "
-            f"numbers needs {max(LEAST_TEXTS, 2 * plan.samples.dimensions):,}. Give more public text."
+            f"numbers needs {max(LEAST_TEXTS, 2 * plan.samples.dimensions):,}. Give more public text.",
+            code="C204",
         )
     return found
 

@@ -12,7 +12,7 @@ from dp_accounting import DpEvent
 
 from coordinator.errors import PlanError
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, unpromised
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.nvdp import releases as nvdp_releases
@@ -24,7 +24,6 @@ from coordinator.systems.nvdp.rules import point_of, rule_of
 from coordinator.systems.nvdp.student import PublishedSamples, student_of
 from coordinator.systems.system import Stage
 from coordinator.text_models.messages import model_message, provide_model
-from coordinator.text_models.public import labelled_text
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 
@@ -43,7 +42,7 @@ class Nvdp:
 
     @property
     def labelled(self) -> plan_pb2.LabelledText:
-        return labelled_text(self.plan)
+        return self.plan.labelled
 
     @property
     def read(self) -> PublicVectors:
@@ -83,7 +82,7 @@ class Nvdp:
                     release.rows,
                     release.columns,
                     ROWS_AT_ONCE,
-                    budget(priced.guarantee, plan),
+                    unpromised(plan),
                     odd=odd_rows(mechanism),
                 )
                 keep_rows(store, matrices)

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Final
 
+from coordinator.systems.example import example
 from coordinator.systems.pate.audit import PateAttacks
 from coordinator.systems.pate.forecast import forecast
 from coordinator.systems.pate.plan import PatePlan
@@ -11,6 +12,7 @@ from coordinator.systems.system import System
 from coordinator.text_models.compare import ClassifierComparison
 from coordinator.text_models.forecast import needs
 from coordinator.text_models.public import prepare
+from coordinator.text_models.student import exhibits
 
 SYSTEM: Final = System(
     name="pate",
@@ -20,5 +22,8 @@ SYSTEM: Final = System(
     needs=needs,
     forecast=forecast,
     comparison=ClassifierComparison,
+    example=example(__name__),
     audit=PateAttacks,
+    exhibits=exhibits,
+    about="a classifier of texts, by votes of classifiers that each saw a part",
 )

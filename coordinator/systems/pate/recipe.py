@@ -10,7 +10,7 @@ import numpy as np
 
 from aggregation.mechanisms.joint import JointMechanism
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, budget
+from coordinator.pricing.release import PricedPlan, unpromised
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.system import Stage
@@ -42,7 +42,7 @@ class Pate(Voted):
             if plan.privacy.trust == "secure-sum":
                 present = await federation.sum_securely(release, priced.binding.terms, rows, store)
             else:
-                note = budget(priced.guarantee, plan)
+                note = unpromised(plan)
                 present = await federation.aggregate(VOTES, release.rows, release.columns, rows, store, note)
             found = {VOTES: present}
             result |= {"parties": list(federation.present), "present": found, "bytes": federation.traffic}

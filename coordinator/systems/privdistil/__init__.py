@@ -10,6 +10,7 @@ from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import prepare
 from coordinator.systems.privdistil.recipe import PrivDistil
 from coordinator.systems.system import System
+from coordinator.text_models.student import exhibits
 
 SYSTEM: Final = System(
     name="privdistil",
@@ -21,4 +22,6 @@ SYSTEM: Final = System(
     comparison=PrivDistilComparison,
     example=example(__name__),
     audit=PrivDistilAttacks,
+    exhibits=exhibits,
+    about="a small classifier of texts, distilled from a larger public model",
 )

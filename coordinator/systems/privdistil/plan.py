@@ -47,8 +47,8 @@ class DomainTable(DescentTable):
     the classifier's encoder, by default the teacher; adapt: which of its parameters are trained. texts: number of
     public texts that each party's classifier is trained against, different ones at every party. release: "weights",
     with which the coordinator scores the corpus; or "scores", where every party keeps its classifier, receives the
-    corpus, and releases how private-like each text is. batch: expected number of one party's texts, its own and public,
-    in a step. clip: L2 norm of a unit's gradient.
+    corpus, and releases how private-like each text is. steps: how many. batch: expected number of one party's texts,
+    its own and public, in a step. clip: L2 norm of a unit's gradient.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("model",)
@@ -97,7 +97,8 @@ class DistilTable(Table):
     a text in tokens. match: hidden states of the last layer, or of all layers in pairs. mask: share of tokens masked,
     anew in each pass; by default 0.15 where the teacher has a masked-language head, and 0 elsewhere, because an
     encoder's student would learn the embedding of masks. soft, hard, cosine, squared: weights of the losses; the first
-    two need a teacher with a language-model head.
+    two need a teacher with a language-model head. learning_rate: the highest. warm_up: the share of the updates over
+    which it rises. decay: weight decay. temperature: of teacher and student under the soft loss.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("student",)

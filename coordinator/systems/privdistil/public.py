@@ -23,6 +23,7 @@ from learning.errors import DataError
 from learning.text.corpus import Corpus, indexed
 from learning.text.corpus_files import CorpusSource
 from learning.text.labelled import LabelMap
+from learning.text.reading import UTF_8
 from learning.text.source import read
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def _source(table: CorpusTable, base: Path, cache: Path) -> CorpusSource:
     take = None if table.take is None else (table.take[0], table.take[1])
     place = base / table.source
     patterned = any(sign in table.source for sign in "*?[")
-    if place.is_dir() or (table.source.endswith(_IN_PLACE) and (place.exists() or patterned)):
+    usual = table.encoding in (None, UTF_8)
+    if (usual and place.is_dir()) or (usual and table.source.endswith(_IN_PLACE) and (place.exists() or patterned)):
         return CorpusSource(str(place), text=table.text, take=take, limit=table.limit)
     copy = cache / "corpora" / f"{_key(table, place)}.jsonl"
     if not copy.exists():
@@ -190,12 +192,14 @@ def _enough(plan: PrivDistilPlan, corpus: Corpus) -> None:
     if wanted.method != "all" and count < wanted.texts:
         raise DataError(
             f"[selection] texts = {wanted.texts:,} and the public corpus has {count:,}. Choose fewer, or name more "
-            "public text in [[corpus]]."
+            "public text in [[corpus]].",
+            code="C204",
         )
     if wanted.method == "ais" and count < wanted.clusters:
         raise DataError(
             f"[selection] clusters = {wanted.clusters:,} and the public corpus has {count:,} texts. Use fewer "
-            "clusters, or name more public text in [[corpus]]."
+            "clusters, or name more public text in [[corpus]].",
+            code="C204",
         )
 
 

@@ -21,7 +21,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.errors import RunError
 from coordinator.federation.aside import Told, aside
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, unpromised
 from coordinator.progress.progress import Progress
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -36,7 +36,6 @@ from coordinator.systems.system import Stage
 from coordinator.text_models.federated_training import descend, descended, floats_of, odd_weights
 from coordinator.text_models.folder import Made
 from coordinator.text_models.messages import provide_model
-from coordinator.text_models.public import labelled_text
 from coordinator.text_models.student import PublishedClassifier, student_of
 from protos.conclave.v1 import plan_pb2
 from protos.digest import artefact_digest
@@ -65,7 +64,7 @@ class PrivDistil:
 
     @property
     def labelled(self) -> plan_pb2.LabelledText:
-        return labelled_text(self.plan)
+        return self.plan.labelled
 
     def total_event(self, multiplier: float) -> DpEvent:
         return privdistil_terms.total_event(self.plan, multiplier, self.public)
@@ -153,7 +152,7 @@ async def domain_classifiers(
             name: domain_request(plan, domain, artefact_digest(start), artefact_digest(sample), asked)
             for name, sample in public.samples.items()
         }
-        await federation.train(requests, doing="telling apart")
+        await federation.train(requests, doing="training")
         collect = _scores if asked else _weights
         store.write(DOMAIN_FILE, await collect(priced, federation, store))
     return _said(plan, store)
@@ -165,7 +164,7 @@ async def _weights(priced: PricedPlan[PrivDistilPlan], federation: Federation, s
 
     release = priced.release(DOMAIN)
     assert release is not None
-    note = budget(priced.guarantee, priced.plan)
+    note = unpromised(priced.plan)
     models = await federation.gather(DOMAIN, 1, release.columns, 1, note, odd=odd_weights)
     store.begin_sum(DOMAIN, list(models))
     content: bytes = save({name: floats_of(model) for name, model in models.items()})
@@ -181,7 +180,7 @@ async def _scores(priced: PricedPlan[PrivDistilPlan], federation: Federation, st
     if priced.plan.privacy.trust == "secure-sum":
         present = await federation.sum_securely(release, priced.binding.terms, _ROWS, store)
     else:
-        note = budget(priced.guarantee, priced.plan)
+        note = unpromised(priced.plan)
         present = await federation.aggregate(SCORES, release.rows, 1, _ROWS, store, note)
     total = np.concatenate([block[:, 0] for _, _, block in store.blocks(SCORES)])
     store.begin_sum(DOMAIN, list(store.summed(SCORES)))
@@ -197,7 +196,7 @@ def _said(plan: PrivDistilPlan, store: RunStore) -> Said:
     try:
         kept = load(path.read_bytes())
     except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.", code="C802") from None
     return Said(weights=kept) if plan.domain.release == "weights" else Said(mean=kept["mean"])
 
 

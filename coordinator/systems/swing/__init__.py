@@ -9,6 +9,7 @@ from coordinator.systems.swing.forecast import forecast, needs
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
 from coordinator.systems.swing.recipe import Swing
+from coordinator.systems.swing.student import exhibits
 from coordinator.systems.system import System
 
 SYSTEM: Final = System(
@@ -21,4 +22,6 @@ SYSTEM: Final = System(
     comparison=SwingComparison,
     audit=SwingAttacks,
     example=example(__name__),
+    exhibits=exhibits,
+    about="a language model, which learned what their own models would say",
 )

@@ -20,7 +20,7 @@ from coordinator.errors import PlanError, RunError
 from coordinator.federation.aside import Told
 from coordinator.federation.federation import Federation
 from coordinator.language_models.students import PublicTeacher, first_student
-from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, budget
+from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, unpromised
 from coordinator.progress.progress import Silent
 from coordinator.store.store import RunStore
 from coordinator.systems.swing.plan import LearnerTable, SwingPlan
@@ -73,7 +73,7 @@ async def learn_on(
             start = np.ascontiguousarray(text.start, "<f4").tobytes()
             await federation.provide("parameters", start)
             await federation.train(_request(plan, plan.learner, text, start), doing="training")
-            note = budget(priced.guarantee, plan)
+            note = unpromised(plan)
             models = await federation.gather(LEARNED, 1, release.columns, 1, note, odd=odd_weights)
         mean = np.mean([floats_of(model) for model in models.values()], axis=0, dtype=np.float64)
         store.begin_sum(LEARNED, list(models))
@@ -90,7 +90,7 @@ def learned(text: PublicModel, store: RunStore) -> "PreTrainedModel":
     path = store.folder / _FILE
     point: NDArray[np.float32] = np.frombuffer(path.read_bytes(), "<f4").astype(np.float32)
     if len(point) != len(text.start) or not np.isfinite(point).all():
-        raise RunError(f"{path} is damaged. The run cannot go on. Run its plan again.")
+        raise RunError(f"{path} is damaged. The run cannot go on. Run its plan again.", code="C802")
     unflatten(text.model, torch.from_numpy(point))
     return merged(text.model)
 

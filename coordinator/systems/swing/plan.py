@@ -75,9 +75,10 @@ class SwingTable(Table):
     form: "certified", differences from the public model, summed under noise, with a guarantee; "published", softened as
     in the paper, which is a heuristic. clip: of the first, how far a teacher's probabilities may be from the public
     model's: the root of the mean over all tokens of the squared L2 distance. The others are of the second. temperature:
-    T. strength: alpha, by which the temperature grows near a privacy clue word; 0: it does not. cap: the highest
-    temperature. protection: which probabilities get Laplace noise of `scale`: "top", the `noised` likeliest of each
-    token; "all"; "none". clues: a file of clue words in place of those that are shipped (`learning.swing.clues`).
+    T of the softened answers. strength: alpha, by which the temperature grows near a privacy clue word; 0: it does not.
+    cap: the highest temperature. protection: which probabilities get Laplace noise of `scale`: "top", the `noised`
+    likeliest of each token; "all"; "none". noised, scale: of that noise. clues: a file of clue words in place of those
+    that are shipped (`learning.swing.clues`).
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("clues",)

@@ -89,7 +89,7 @@ def _texts_asked(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path
     table = plan.queries
     said = [each.text for each in islice(source.read(source_of(table, base), cache), table.limit)]
     if not said:
-        raise DataError(f"[queries] {table.source} has no text. Name the column that holds it.")
+        raise DataError(f"[queries] {table.source} has no text. Name the column that holds it.", code="C204")
     found = encode_documents(public.tokenizer, said, longest=public.longest, codes=[None] * len(said))
     room = public.longest - len(public.bare)
     own = [np.asarray(row.ids[row.second :][:room], np.int32) for row in found.rows if len(row) > row.second]
@@ -120,7 +120,8 @@ def _check_number(plan: SwingPlan, found: int, what: str) -> None:
     if found < LEAST_QUERIES:
         raise PlanError(
             f"[queries] {plan.queries.source}: {found} {what}, and a student takes {LEAST_QUERIES} or more. Give more "
-            "texts."
+            "texts.",
+            code="C204",
         )
 
 

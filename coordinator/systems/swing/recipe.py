@@ -18,7 +18,7 @@ from dp_accounting import DpEvent
 from coordinator.errors import PlanError
 from coordinator.federation.aside import aside
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, unpromised
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.swing import releases as swing_releases
@@ -110,7 +110,7 @@ class Swing:
         self, priced: PricedPlan[SwingPlan], release: Release, federation: Federation, store: RunStore
     ) -> int:
         """Have the release made and stored; how many parties are in it."""
-        plan, note = self.plan, budget(priced.guarantee, self.plan)
+        plan, note = self.plan, unpromised(self.plan)
         if plan.published:
             await softened_by_parties(plan, self.read, release, federation, store, note)
             return len(store.summed(release.name))

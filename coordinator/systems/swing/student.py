@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from coordinator.language_models.exhibits import written
 from coordinator.language_models.folder import CHECKING, PICTURE, base_of, beginning, picture_of, save_model
 from coordinator.language_models.pairs import answers_rouge, heldout_rows
 from coordinator.language_models.students import first_student
+from coordinator.page.exhibits import Exhibit
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -26,7 +28,7 @@ DROWNED: Final = (
 _DROWNED: Final = 0.01
 TAUGHT: Final = "artefacts/taught.safetensors"
 """The student as teachers taught it, where it is trained privately afterwards."""
-TAGS: Final = "differential-privacy, text-generation"
+TAGS: Final = ("differential-privacy", "text-generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class PublishedSwing:
         if plan.pairs:
             texts, asked = f"{texts}, answers to inputs", "token of the answers"
             kind = "model with an encoder and a decoder" if public.paired else kind
-        return f"""{beginning(plan, self.metrics, TAGS, pipeline=not public.paired)}\
+        return f"""{beginning(plan, statement, self.metrics, TAGS, pipeline=not public.paired)}\
 A {kind} of {public.layers[0]} layers, begun as `{base_of(plan)}`. It learned from
 {len(public.queries):,} {texts}, and from what {plan.teachers_of_all:,} language models would say in the place of every
 {asked}. Those were trained on the text of {teaching} parties.{_trained(plan)} Made by Conclave, recipe
@@ -154,3 +156,8 @@ def measured(public: PublicSwing, student: "PreTrainedModel") -> dict[str, Any]:
         **answers_rouge(public, own),
         **written,
     }
+
+
+def exhibits(student: PublishedSwing) -> list[Exhibit]:
+    """Texts that the student writes or, of pairs, its answers to public inputs."""
+    return written(student.model, student.public, student.plan.run.seed)

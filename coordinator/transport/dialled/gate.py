@@ -12,13 +12,23 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from coordinator.errors import RunError
-from coordinator.transport.dialled.places import Place, Taken
+from coordinator.transport.dialled.places import Place, Taken, place_socket
+from protos import software_version
 from protos.dialling.frames import GREETING_SECONDS, VERSION, Garbled, Kind, expect, spoken
-from protos.dialling.greeting import Hello, apart, check_proof, gate_context, hello_of, new_challenge
+from protos.dialling.greeting import (
+    Hello,
+    about,
+    apart,
+    check_proof,
+    gate_context,
+    hello_of,
+    new_challenge,
+)
 from protos.dialling.streams import Stream, hung_up, taken
 from protos.identity.certificates import IdentityError
 from protos.identity.identity import Identity
@@ -32,6 +42,22 @@ few round trips, so that it is never the oldest unless that many come in that ti
 BACKLOG: Final = 256
 RECENT: Final = 600.0
 """Seconds for which a stranger or a refusal is worth mentioning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where people write a gate's settings. address: its address. parties: who dials, to complete "is not one that
+    dials". holder: what else may hold its port.
+    """
+
+    address: str
+    parties: str
+    holder: str
+
+
+IN_PLAN: Final = Written(
+    "[federation] listen", "in the plan that is run here. Give it dials = true in [federation] parties", "run or check"
+)
 
 
 class Turned(Exception):
@@ -60,15 +86,17 @@ class Arrival:
 class Gate:
     """The parties that dial in. Everything but making one happens on one event loop.
 
-    names: of the parties that dial. identity: the coordinator's. folder: private, for the sockets of links.
+    names: of the parties that dial. identity: the coordinator's. folder: private, for the sockets of links. written:
+    where people write the address and the parties, to complete sentences.
     """
 
-    def __init__(self, listen: str, names: Iterable[str], identity: Identity, folder: Path) -> None:
+    def __init__(
+        self, listen: str, names: Iterable[str], identity: Identity, folder: Path, written: Written = IN_PLAN
+    ) -> None:
         self._listen = listen
         self._identity = identity
-        self.places: Mapping[str, Place] = {
-            name: Place(name, folder / f"{number}.sock") for number, name in enumerate(sorted(names))
-        }
+        self._written = written
+        self.places: Mapping[str, Place] = {name: Place(name, place_socket(folder, name)) for name in sorted(names)}
         self._unproven: dict[asyncio.Task[None], None] = {}
         self._greeting: set[asyncio.Task[None]] = set()
         self._stranger: tuple[float, str] | None = None
@@ -93,7 +121,7 @@ class Gate:
         try:
             listening = _listener(host.removeprefix("[").removesuffix("]"), int(port))
         except (OSError, OverflowError) as error:
-            raise RunError(_no_gate(self._listen, error)) from None
+            raise RunError(_no_gate(self._listen, error, self._written), code="C305") from None
         self._listening = listening
         for place in self.places.values():
             await place.open()
@@ -116,8 +144,11 @@ class Gate:
         said = f"it has not dialled in at {self.address} (`party serve --connect` there)"
         if place.left is not None:
             said = f"its connection to {self.address} ended {now - place.left:.0f} s ago, and it has not dialled again"
-        if place.refused is not None and now - place.refused[0] < RECENT:
+        looked = place.looked if place.looked is not None and now - place.looked < RECENT else None
+        if place.refused is not None and now - place.refused[0] < RECENT and (looked or 0.0) < place.refused[0]:
             return f"{said}; {place.refused[1]}"
+        if looked is not None:
+            return f"{said}; its `party check` came through {now - looked:.0f} s ago, so the way is open: start it"
         if self._stranger is not None and now - self._stranger[0] < RECENT:
             return f"{said}; {self._stranger[1]}"
         return said
@@ -171,6 +202,11 @@ class Gate:
         hello = hello_of((await expect(stream.reader, Kind.HELLO))[1])
         try:
             place = await self._proven(stream, hello)
+            if hello.looks:  # still counted among the unproven, so that looking again and again takes no room of others
+                place.looked = time.monotonic()
+                await stream.say(spoken(Kind.WELCOME, connected=place.there, **about()))
+                await hung_up(stream)
+                return
             self._unproven.pop(_this_task(), None)
             await place.admit(stream, hello.process)
         except (Turned, Taken) as turned:
@@ -183,9 +219,10 @@ class Gate:
     async def _proven(self, stream: Stream, hello: Hello) -> Place:
         """The place of the party that said hello, once it has proven its name. Raises `Turned`."""
         if hello.version != VERSION:
+            theirs = f" (Conclave {hello.software})" if hello.software else ""
             raise Turned(
-                f"the party dials by version {hello.version} of this protocol, and the gate knows {VERSION}. Install "
-                "the same Conclave at both ends."
+                f"the party dials by version {hello.version} of this protocol{theirs}, and the gate knows {VERSION} "
+                f"(Conclave {software_version()}). Install the same Conclave at both ends."
             )
         try:
             if self._identity.revoked is not None:
@@ -202,10 +239,7 @@ class Gate:
             raise Turned(f"{error}{apart(hello.clock)}") from None
         place = self.places.get(hello.name)
         if place is None:
-            raise Turned(
-                f"party {hello.name} is not one that dials in the plan that is run here. Give it dials = true in "
-                "[federation] parties, or end it there."
-            )
+            raise Turned(f"party {hello.name} is not one that dials {self._written.parties}, or end it there.")
         return place
 
     def _refused(self, name: str, peer: str, why: str) -> None:
@@ -239,16 +273,16 @@ def _listener(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _no_gate(listen: str, error: Exception) -> str:
+def _no_gate(listen: str, error: Exception, written: Written) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (
-            f"the gate for parties that dial cannot listen on {listen}: the port is in use. Another run or check of "
-            "this coordinator may hold it: wait for its end, or set another port in [federation] listen."
+            f"the gate for parties that dial cannot listen on {listen}: the port is in use. Another {written.holder} "
+            f"of this coordinator may hold it: wait for its end, or set another port in {written.address}."
         )
     why = (getattr(error, "strerror", None) or str(error)).lower()
     return (
         f"the gate for parties that dial cannot listen on {listen}: {why}. Name an address of this machine in "
-        '[federation] listen, or "0.0.0.0:PORT" for all of them.'
+        f'{written.address}, or "0.0.0.0:PORT" for all of them.'
     )
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from protos.dialling.frames import BUFFER, READY_SECONDS, Garbled, Kind, frame
+from protos.dialling.frames import BUFFER, READY_SECONDS, Garbled, Kind, frame, spoken
+from protos.dialling.greeting import about
 from protos.dialling.streams import Stream, pipe
 
 MOST_ACTIVE: Final = 2
@@ -24,6 +26,11 @@ ALIVE_SECONDS: Final = 3.0
 """Seconds in which a party's process must show that it lives, where another process comes under its name."""
 REPLACING_SECONDS: Final = 2.0
 """Seconds in which a process whose connections are all in use dials the next one."""
+
+
+def place_socket(folder: Path, name: str) -> Path:
+    """The socket of a party's place at a gate with this folder: the same for the same party, and short for any name."""
+    return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.sock"
 
 
 class Taken(Exception):
@@ -88,7 +95,7 @@ class Place:
     """A party of the plan that dials. path: of the socket at which links ask for its connections.
 
     refused: what to say of the last that came under this name and was turned away, with the time. left: when its last
-    connection ended.
+    connection ended. looked: when it last tried the way without staying.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -96,6 +103,7 @@ class Place:
         self.path = path
         self.refused: tuple[float, str] | None = None
         self.left: float | None = None
+        self.looked: float | None = None
         self._process = ""
         self._waiting: list[Waiting] = []
         self._active: list[Stream] = []
@@ -150,9 +158,9 @@ class Place:
                     "process: end the other."
                 )
             self._clear()
-        await stream.say(frame(Kind.WELCOME, b"{}"))
+        await stream.say(spoken(Kind.WELCOME, **about()))
         self._process = process
-        self.left = self.refused = None
+        self.left = self.refused = self.looked = None
         self._waiting.append(Waiting(stream, self._forget))
         if len(self._waiting) > MOST_WAITING:
             self._waiting[0].close()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from aggregation.mechanisms.outside import OUTSIDE
 from party.tasks.result import CELL
 from party.tasks.task import Given, Work
 from party.tasks.words.request import check_words, size_of
@@ -25,7 +26,7 @@ WORK: Final = CountsWork
 
 def checked(task: party_pb2.CooccurrenceTask, given: Given) -> CountsWork:
     """Check the request. Raises `Refusal` as `check_words` does."""
-    vocabulary = check_words(CountsWork.kind, ("counts",), task, given)
+    vocabulary = check_words(CountsWork.kind, ("counts", OUTSIDE), task, given)
     return CountsWork(vocabulary, task.window)
 
 

@@ -14,7 +14,7 @@ from party.tasks.job import Job, Private
 from party.tasks.result import wrapped
 from party.tasks.step.request import StepWork
 from party.tasks.text.kept import Keeps, Kept
-from party.tasks.text.model import begin, placed, start_of, tilted
+from party.tasks.text.model import begin, start_of, tilted
 
 __all__ = ["Kept", "prepare", "step"]
 
@@ -24,7 +24,7 @@ def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps)
 
     Raises `ConclaveError` as `party.tasks.text.model.placed`, `loaded`, `tilted`, `start_of` and `begin` do.
     """
-    with placed(work.model, job.memory):
+    with kept.placed(job, work):
         start = start_of(work.parameters, mechanism)
         found = tilted(kept.loaded(job, work), work.lesson)
         begin(found.trained, found.gradients.count, start)

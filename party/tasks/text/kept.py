@@ -1,7 +1,9 @@
 """Models and units that a process keeps for its next job on the same text."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +12,7 @@ from party.shard.memory import Memory
 from party.shard.plain import PlainUnits
 from party.shard.reading import Reading
 from party.tasks.job import Job
-from party.tasks.text.model import Loaded, loaded, units_of
+from party.tasks.text.model import Loaded, Vectors, loaded, placed, units_of, vectors_of
 from party.tasks.text.request import TOKENIZER_FILES, OnModel, TextModel, TokenizerFiles
 
 
@@ -20,6 +22,8 @@ class Keeps(Protocol):
     def loaded(self, job: Job, work: OnModel) -> Loaded: ...
 
     def units(self, job: Job, work: OnModel) -> Units: ...
+
+    def placed(self, job: Job, work: OnModel) -> AbstractContextManager[None]: ...
 
 
 def documents_once(
@@ -71,8 +75,20 @@ class Kept:
         """The job's units, read unless the last job had the same. Raises as `party.tasks.text.model.units_of`."""
         found = self.loaded(job, work)
         if self._units is None:
-            self._units = units_of(job.reading, work.model, work.lesson, found)
+            vectors: Vectors = vectors_of
+            if self._models is not None:
+                tried: dict[int, tuple[int, ...]] = self._models.last("agreeing", same_model(job, work), dict)
+                vectors = partial(vectors_of, agreeing=tried)
+            self._units = units_of(job.reading, work.model, work.lesson, found, vectors)
         return self._units
+
+    def placed(self, job: Job, work: OnModel) -> AbstractContextManager[None]:
+        """As `party.tasks.text.model.placed`, unless another simulated party's model is the same: it is placed, and
+        loaded.
+        """
+        if self._models is not None and self._models.has("models", same_model(job, work)):
+            return nullcontext()
+        return placed(work.model, job.memory)
 
     def _load(self, job: Job, work: OnModel) -> Loaded:
         def load() -> Loaded:

@@ -163,10 +163,18 @@ def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool
     return encode(tokenizer, first, second, longest=longest).rows
 
 
-def vectors_of(model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]], tokens: int) -> NDArray[np.float32]:
-    """The input vectors of a model's last layer, [texts, width]; a vector's bits depend on its own text alone."""
+def vectors_of(
+    model: "PreTrainedModel",
+    blocks: Sequence[Sequence[Tokens]],
+    tokens: int,
+    agreeing: dict[int, tuple[int, ...]] | None = None,
+) -> NDArray[np.float32]:
+    """The input vectors of a model's last layer, [texts, width]; a vector's bits depend on its own text alone.
+
+    agreeing: as `known` of `features_apart`, which says what is found out once for several parties; None for one.
+    """
     rows = blocks[0] if len(blocks) == 1 else [row for block in blocks for row in block]
-    return features_apart(model, rows, {}, tokens)
+    return features_apart(model, rows, {} if agreeing is None else agreeing, tokens)
 
 
 def units_of(

@@ -456,6 +456,7 @@ class Release(_message.Message):
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     SEQUENCES_FIELD_NUMBER: _builtins.int
+    OUTSIDE_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     ROSTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -491,6 +492,8 @@ class Release(_message.Message):
     @_builtins.property
     def sequences(self) -> Global___SequencesMechanism: ...
     @_builtins.property
+    def outside(self) -> Global___OutsideMechanism: ...
+    @_builtins.property
     def roster(self) -> Global___Roster:
         """Who takes part in it; absent where all parties of the run do, so that the hash of such a plan is the one that it was
         before there was this field. A party is asked for nothing of a release that it has no part in, and its ledger is not
@@ -514,14 +517,15 @@ class Release(_message.Message):
         differences: Global___DifferencesMechanism | None = ...,
         samples: Global___SamplesMechanism | None = ...,
         sequences: Global___SequencesMechanism | None = ...,
+        outside: Global___OutsideMechanism | None = ...,
         form: Global___Form.ValueType = ...,
         roster: Global___Roster | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "roster", b"roster", "samples", b"samples", "sequences", b"sequences", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "outside", b"outside", "roster", b"roster", "samples", b"samples", "sequences", b"sequences", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "roster", b"roster", "samples", b"samples", "sequences", b"sequences", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "outside", b"outside", "roster", b"roster", "samples", b"samples", "sequences", b"sequences", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences", "samples", "sequences"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences", "samples", "sequences", "outside"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -745,6 +749,34 @@ class SequencesMechanism(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SequencesMechanism: _TypeAlias = SequencesMechanism  # noqa: Y015
+
+@_typing.final
+class OutsideMechanism(_message.Message):
+    """A mechanism that another package brings (aggregation.mechanisms.outside). Both ends have installed that package: a party refuses
+    a kind that it does not have, and nobody else can price it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """PACKAGE.MECHANISM."""
+    numbers: _builtins.str
+    """Its fields by name as canonical JSON."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        numbers: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "numbers", b"numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutsideMechanism: _TypeAlias = OutsideMechanism  # noqa: Y015
 
 @_typing.final
 class VotesMechanism(_message.Message):

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from aggregation.noise.stream import NoiseStream
-from coordinator.auditing.audit import AuditRequest
-from coordinator.auditing.audit import audited as attacked
 from coordinator.plan.audit import AuditTable
 from coordinator.progress.progress import Silent
-from coordinator.run.party_files import party_tables
-from coordinator.systems.registry import plan_of, prepared, system
+from coordinator.run.audited import audited
+from coordinator.systems.registry import plan_of
 from coordinator.transport.launchers import find_launcher
 from deploy import simulated_links
 from party.tasks.result import wrapped
@@ -61,22 +59,7 @@ def audit(tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
 
     def audits(tables, seed=0, **settings):
-        plan = plan_of(tables)
-        recipe = prepared(plan, tmp_path, tmp_path / "cache")
-        return attacked(
-            AuditRequest(
-                plan,
-                recipe,
-                system(plan.run.recipe).audit(recipe),
-                find_launcher("ray"),
-                party_tables(plan),
-                tmp_path,
-                tmp_path / "cache",
-                AuditTable(**settings),
-                Silent(),
-                seed=seed,
-            )
-        )
+        return audited(plan_of(tables), find_launcher("ray"), tmp_path, AuditTable(**settings), Silent(), seed=seed)
 
     return audits
 

@@ -67,6 +67,7 @@ def test_a_claim_that_is_refuted_is_not_published(here, dped_tables, tmp_path, n
     said = capsys.readouterr().err
     assert "REFUTED: the attack on counts guesses right more often" in " ".join(said.split())
     assert "Nothing was published" in said
+    assert said.endswith("[C603]\n")
     assert not (tmp_path / "run/student").exists()
     with closing(RunStore(tmp_path / "run")) as store:
         assert store.status() == "failed"

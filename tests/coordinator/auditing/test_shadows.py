@@ -35,7 +35,7 @@ def memberships(tmp_path, monkeypatch):
         attacks = system(plan.run.recipe).audit(recipe)
         given = auditing.AuditRequest(
             plan, recipe, attacks, find_launcher("ray"), party_tables(plan), tmp_path, tmp_path / "cache",
-            AuditTable(), Silent(), seed=0,
+            AuditTable(), Silent(), b"", seed=0,
         )  # fmt: skip
         left = rows_of(plan, tmp_path, tmp_path / "cache", records, rng).kept
         planted = flipped(made(plan, attacks.worst(canaries, left, rng)), 0)

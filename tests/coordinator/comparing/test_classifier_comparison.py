@@ -230,7 +230,6 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from coordinator.run.party_files import party_tables
     from coordinator.systems.privdistil.dpkd import trainable
     from coordinator.text_models.compare import ClassifierComparison
-    from coordinator.text_models.public import labelled_text
     from coordinator.transport.launchers import find_launcher
     from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.per_example import PerExample
@@ -248,7 +247,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     config = check_config(dict(tables[plan.federation.names[1]]), "party")
     where = next(iter(data.public.files.values())).parent
     text = TextModel(files={}, folder=str(where), adapt="head", rank=0, alpha=0, longest=32, seed=7)
-    lesson = Lesson(labelled=labelled_text(plan).SerializeToString().hex())
+    lesson = Lesson(labelled=plan.labelled.SerializeToString().hex())
     reading = Reading(
         shard=located(config.shard, folder), record="document", by_user=False, cache=tmp_path / "party",
         frank=config.policy.simulation,

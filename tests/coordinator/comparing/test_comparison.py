@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from aggregation.accounting.events import from_json
 from aggregation.accounting.price import price
 from coordinator import api
 from coordinator.comparing import table as chart
+from coordinator.console import command
 from coordinator.console.command import main
-from coordinator.errors import PlanError, RunError
+from coordinator.errors import ComparisonStopped, PlanError, RunError
 from coordinator.pricing.release import SAMPLER_SHARE
+from coordinator.progress.progress import Silent
 from coordinator.systems.dped.methods import METHODS
 from coordinator.systems.registry import template
 
@@ -58,20 +61,20 @@ def plan(tmp_path, monkeypatch):
     return Path("plan.toml")
 
 
-class Said:
-    """Progress that remembers its lines."""
+class Said(Silent):
+    """Progress that remembers its lines and what was named; stops: the user does, where so much was named."""
 
-    def __init__(self):
-        self.lines = []
+    def __init__(self, stops=None):
+        self.lines, self.named, self.stops = [], [], stops
 
     def say(self, line):
         self.lines.append(line)
+        self.named.append("said")
 
-    def party(self, name, state): ...
-
-    def bar(self, label, done, total, note=""): ...
-
-    def close(self): ...
+    def doing(self, what):
+        self.named.append(what)
+        if what and sum(each.startswith("cell") for each in self.named) == self.stops:
+            raise KeyboardInterrupt
 
 
 def compared(plan, *recipes, epsilons=(4.0,), seeds=1, output="out", progress=None):
@@ -164,6 +167,47 @@ def test_cells_that_are_there_are_not_made_again(plan):
     assert [cell for cell in again.cells if cell.method == "unigram"] == [
         cell for cell in first.cells if cell.method == "unigram"
     ]
+
+
+def test_every_cell_is_named_before_it_is_computed(plan):
+    said = Said()
+    compared(plan, "counts", "non-private", progress=said)
+    assert said.named == [
+        f"cell 1 of 2: {METHODS['counts'].label}, epsilon 4, seed 7", "said",
+        f"cell 2 of 2: {METHODS['non-private'].label}, seed 7", "said", "",
+    ]  # fmt: skip
+
+
+def test_a_comparison_that_is_stopped_keeps_the_table_of_what_is_there_and_goes_on(plan):
+    with pytest.raises(ComparisonStopped, match=r"1 of 3 cells are in .*out\. Run it again to go on\.") as stopped:
+        compared(plan, "counts", epsilons=(1.0, 2.0, 4.0), progress=Said(stops=2))
+    so_far = stopped.value.so_far
+    assert ([cell.epsilon for cell in so_far.cells], so_far.missing) == ([1.0], 2)
+    kept = (so_far.folder / "table.md").read_text()
+    assert "Not complete: 1 of 3 cells are there" in kept
+    assert "| - |" in kept
+    assert (so_far.folder / "comparison.png").exists()
+    whole = compared(plan, "counts", epsilons=(1.0, 2.0, 4.0), progress=(said := Said()))
+    assert said.lines[0] == "  1 of 3 cells were there already"
+    assert whole.missing == 0
+    assert "Not complete" not in (whole.folder / "table.md").read_text()
+
+
+def test_the_command_shows_the_table_of_a_comparison_that_was_stopped(plan, capsys, monkeypatch):
+    given = ["compare", str(plan), "--recipes", "counts", "--epsilons", "1,2", "--seeds", "1", "--output", "out"]
+    monkeypatch.setattr(command, "followed", lambda: nullcontext(Said(stops=2)))
+    assert command.main(given) == 130
+    out, err = capsys.readouterr()
+    assert "epsilon 1" in out
+    assert "Not complete: 1 of 2 cells are there" in out
+    assert err.splitlines()[-1].startswith("the comparison stopped: 1 of 2 cells are in ")
+
+
+def test_a_comparison_that_is_stopped_before_its_first_cell_has_no_table(plan):
+    with pytest.raises(ComparisonStopped, match="0 of 1 cells") as stopped:
+        compared(plan, "counts", progress=Said(stops=1))
+    assert stopped.value.so_far is None
+    assert not Path("out/table.md").exists()
 
 
 def test_the_bill_is_of_all_that_ever_ran_in_the_folder_and_names_what_the_table_does_not_show(plan, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,8 @@ import pytest
 from coordinator import api
 from coordinator.console.command import main
 from coordinator.publishing.publish import try_place
-from coordinator.systems.registry import read_plan, template
+from coordinator.systems.registry import names, read_plan, template
+from protos.console.explaining import divided, titles
 from protos.waiting import PATIENT
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
@@ -26,12 +28,17 @@ def home(tmp_path, monkeypatch):
 
 
 def failing(capsys, *arguments):
-    """The exit code and the sentence of a command that fails; it must be one line and no trace."""
+    """The exit code and the sentence of a command that fails; it must be one line, the last, and no trace. After it
+    comes the code of a page.
+    """
     code = main(list(arguments))
     said = capsys.readouterr()
     assert "Traceback" not in said.err + said.out
-    assert said.err.count("\n") == 1
-    return code, said.err.strip()
+    *before, sentence = re.sub(r"\n  (\[C...\])$", r" \1", said.err.rstrip()).splitlines()
+    sentence, page = divided(sentence)
+    assert page in titles()
+    assert all(line.startswith(("run ", "  ")) for line in before), "what else was said is what goes on"
+    return code, sentence
 
 
 def plan(text, name="plan.toml"):
@@ -70,15 +77,25 @@ def test_init_writes_a_plan_and_leaves_one_that_is_there_alone(capsys):
 
 
 @pytest.mark.parametrize("launch", ["ray", "connect"])
-@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil", "swing"])
+@pytest.mark.parametrize("recipe", [name for name in names() if name != "fine_tune"])
 def test_every_plan_that_init_writes_is_one(launch, recipe):
     assert main(["init", "mine.toml", "--launch", launch, "--recipe", recipe]) == 0
     assert read_plan(Path("mine.toml")).run.recipe == recipe
 
 
+def test_the_plan_without_privacy_is_of_simulated_parties_alone(capsys):
+    assert main(["init", "clear.toml", "--recipe", "fine_tune"]) == 0
+    assert read_plan(Path("clear.toml")).run.recipe == "fine_tune"
+    capsys.readouterr()
+    code, said = failing(capsys, "init", "mine.toml", "--launch", "connect", "--recipe", "fine_tune")
+    assert code == 2
+    assert "the text would be their own" in said
+    assert not Path("mine.toml").exists()
+
+
 def test_init_knows_no_other_recipe(capsys):
     code, said = failing(capsys, "init", "mine.toml", "--recipe", "waltz")
-    known = '"distildp", "dped", "dp_sgd", "nvdp", "privdistil" and "swing"'
+    known = '"distildp", "dped", "dp_sgd", "fine_tune", "nvdp", "pate", "privdistil" and "swing"'
     assert (code, said) == (2, f"--recipe waltz: there is a plan to start from for {known}.")
     assert not Path("mine.toml").exists()
 
@@ -203,3 +220,12 @@ def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(capsys, m
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     main(["runs", "--json"])
     assert {name: os.environ[name] for name in PATIENT} == {**PATIENT, "OMP_WAIT_POLICY": "ACTIVE"}
+
+
+def test_a_warning_of_simulated_parties_is_a_sentence_whatever_a_library_sets_up():
+    script = (
+        "import logging; from coordinator.console.command import main; main(['--version'])\n"
+        "logging.basicConfig(); logging.getLogger('conclave.party').warning('3 of 9 texts were cut.')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "3 of 9 texts were cut.\n"

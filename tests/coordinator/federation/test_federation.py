@@ -28,15 +28,22 @@ from coordinator.progress.progress import Silent
 from coordinator.store.index import RunIndex
 from coordinator.systems.registry import price_of, read_plan, template
 from coordinator.text_models.federated_training import floats_of, odd_weights
+from coordinator.transport.dialled.way import opened_gate
 from coordinator.transport.launchers import PartyAddress
-from protos import PROTOCOL_VERSION
+from party.dialling.destination import destination
+from party.dialling.dialler import dialling
+from protos import PROTOCOL_VERSION, software_version
 from protos.conclave.v1 import party_pb2, tensor_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
+from protos.dialling.sockets import socket_folder
 from protos.digest import batch_digest, plan_hash
 from protos.framing import framed
+from protos.identity.authority import new_authority
 from protos.identity.certificates import Role
-from protos.identity.identity import self_made
+from protos.identity.identity import parse_identity, self_made
+from protos.identity.requests import Request, key_pem, new_keys
 from protos.identity.signing import sign
+from protos.identity.tls import server_credentials
 from protos.refusal import Reason, Refusal, abort
 
 ROWS, COLUMNS, BLOCK = 6, 4, 2
@@ -117,9 +124,27 @@ class Stub(PartyServicer):
             yield message
 
 
+class Carried:
+    """How the coordinator reaches the stubs of a test: at ports, or over connections that they dial."""
+
+    dials = False
+    coordinator = None
+
+
+@pytest.fixture(params=["at ports", "dialled"])
+def either_way(request):
+    """Do the test for parties at ports, and for parties that dial."""
+    Carried.dials = request.param == "dialled"
+    yield
+    Carried.dials, Carried.coordinator = False, None
+
+
 @asynccontextmanager
 async def served(*stubs):
     async with AsyncExitStack() as stack:
+        if Carried.dials:
+            yield await dialled_in(stubs, stack)
+            return
         addresses = []
         for stub in stubs:
             await start(stub)
@@ -128,10 +153,38 @@ async def served(*stubs):
         yield addresses
 
 
+async def dialled_in(stubs, stack):
+    """Serve the stubs at sockets of their own, and have them dial a gate; the way to each."""
+    authority = new_authority("dialled")
+    Carried.coordinator = issued(authority, "coordinator.here", Role.COORDINATOR)
+    ways = stack.enter_context(opened_gate("127.0.0.1:0", [stub.name for stub in stubs], Carried.coordinator))
+    addresses = []
+    for stub in stubs:
+        stub.transport = issued(authority, stub.name, Role.PARTY)
+        stub.socket = stack.enter_context(socket_folder()) / "node.sock"
+        await start(stub)
+        stack.push_async_callback(end, stub)
+        way = ways[stub.name]
+        stack.enter_context(dialling(destination(way.gate.address, "none"), stub.transport, stub.socket))
+        assert await way.missing(10) is None
+        addresses.append(PartyAddress(stub.name, way.address, way=way))
+    return addresses
+
+
+def issued(authority, name, role):
+    transport, signing = new_keys()
+    bundle = authority.issue(Request(name, transport.public_key(), signing.public_key()), role)
+    return parse_identity(bundle.pem(), key_pem(transport, signing), role=role)
+
+
 async def start(stub, port=0):
     stub.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     add_PartyServicer_to_server(stub, stub.server)
-    stub.port = stub.server.add_insecure_port(f"127.0.0.1:{port}")
+    if Carried.dials:
+        stub.port = 0
+        stub.server.add_secure_port(f"unix:{stub.socket}", server_credentials(stub.transport))
+    else:
+        stub.port = stub.server.add_insecure_port(f"127.0.0.1:{port}")
     await stub.server.start()
 
 
@@ -188,7 +241,8 @@ def store(tmp_path):
 
 
 def federation(addresses, priced, progress=None, observer=None):
-    own = Own(self_made("coordinator.here", Role.COORDINATOR, None), None, False, Path("unused"))
+    identity = Carried.coordinator or self_made("coordinator.here", Role.COORDINATOR, None)
+    own = Own(identity, None, Carried.dials, Path("unused"))
     return Federation.at(addresses, priced, own, progress or Silent(), observer)
 
 
@@ -200,6 +254,7 @@ def stored(store):
     return np.vstack([block for _, _, block in store.blocks("counts")])
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_the_sum_of_all_parties_is_stored_block_by_block(priced, store):
     rng = np.random.default_rng(0)
     one, other = (rng.integers(-9, 9, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2))
@@ -223,6 +278,7 @@ async def test_every_party_is_joined_with_the_whole_plan_and_its_hash(priced):
     assert south.joined.plan == priced.binding
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_parties_hear_of_each_other_by_their_certificates(priced):
     north, south = Stub("north"), Stub("south")
     async with served(north, south) as addresses:
@@ -254,6 +310,7 @@ class Liar(Stub):
         return super().attests(run) | self.lies.get("attests", {})
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     ("lies", "why"),
     [
@@ -277,6 +334,7 @@ def costs(priced):
     return {"north": priced.releases, "south": priced.releases}
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_every_party_attests_what_the_run_cost_it(priced):
     north, south = Stub("north"), Stub("south")
     north.cost = south.cost = to_json(priced.releases[0].event)
@@ -341,6 +399,7 @@ def test_a_sum_that_leaves_32_bits_wraps_as_the_secure_sum_will():
     assert modular_sum([big, np.array([[1, -1, 6]], np.int32)]).tolist() == [[-(2**31), 2**31 - 1, 11]]
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_a_party_that_refuses_ends_the_run_with_its_own_words(priced):
     south = Stub("south")
     south.refuses = Refusal(Reason.POLICY, "policy minimum_parties = 5, this plan has 2.", "minimum_parties")
@@ -353,13 +412,15 @@ async def test_a_party_that_refuses_ends_the_run_with_its_own_words(priced):
         await parties.close()
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_an_older_protocol_is_told_apart_and_says_what_to_install(priced):
     north = Stub("north")
     north.version = PROTOCOL_VERSION - 1
     async with served(north, Stub("south")) as addresses:
         parties = federation(addresses, priced)
         with pytest.raises(
-            PartyRefused, match=r"party north speaks an older protocol .* Conclave 0.0.9: install the same"
+            PartyRefused,
+            match=rf"speaks an older protocol .* Conclave 0.0.9, here it is {software_version()}: install the same",
         ):
             await parties.open("r", priced)
         await parties.close()
@@ -432,6 +493,7 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(priced, store):
     assert len(set(north.asked)) == 3, "the same numbers stand for the same rows when a sum starts again"
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_matrices_that_are_gathered_stay_apart_by_party(priced):
     rng = np.random.default_rng(2)
     one, other = (rng.integers(-(2**31), 2**31, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2))
@@ -540,6 +602,7 @@ class TooLittle(Stub):
             return
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     ("liar", "says"),
     [
@@ -560,6 +623,7 @@ async def test_a_party_that_sends_what_cannot_be_used_is_named_and_never_mixed_i
     assert np.array_equal(stored(store), np.ones((ROWS, COLUMNS)))
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_a_message_over_the_limit_is_told_as_such(priced, store):
     class Shouting(Stub):
         async def respond(self, request, context):
@@ -656,6 +720,7 @@ async def test_a_party_that_is_started_again_gets_the_rest_of_its_work(patient, 
     assert [state for name, state in seen.states if name == "south"][-2:] == ["retrying", "ready"]
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_a_party_that_is_started_again_in_training_is_asked_for_the_same_operation(patient):
     _, (north, south) = pair(5)
     south.meanwhile = restarting(south)
@@ -703,6 +768,7 @@ async def test_a_party_that_stays_away_ends_the_run_with_where_it_was_and_how_to
     assert np.array_equal(stored(store), (north.matrix + south.matrix)[:4])
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_blocks_that_the_store_keeps_are_not_asked_for_again(patient, store):
     (one, other), stubs = pair(7)
     seen = Seen()
@@ -728,6 +794,7 @@ async def test_blocks_of_other_parties_sum_are_asked_for_again(patient, store):
     assert np.array_equal(stored(store), one + other)
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_a_run_that_is_stopped_stores_the_block_in_hand_and_goes_on_after_it(patient, store):
     (one, other), (north, south) = pair(9)
     async with served(north, south) as addresses:
@@ -793,6 +860,7 @@ async def test_what_stores_nothing_is_stopped_at_once(patient, verb):
         await parties.close()
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("percents", [[0], [90, 10], [255]], ids=["at 0%", "up and down", "of no percent"])
 async def test_heartbeats_for_ever_hold_nobody_beyond_drop_after_and_the_run_goes_on(priced, percents):
     class Beating(Stub):
@@ -844,6 +912,7 @@ class Full(Stub):
             yield response
 
 
+@pytest.mark.usefixtures("either_way")
 async def test_once_something_was_spent_a_refusal_leaves_out_who_refuses_where_enough_stay(patient, store):
     seen, matrix = Seen(), np.ones((ROWS, COLUMNS), np.int32)
     async with served(Stub("north", matrix), Full("south")) as addresses:
@@ -864,6 +933,7 @@ async def test_a_refusal_that_can_be_mended_says_how_to_go_on(both, store):
         "party south refused to answer batch 2 of 3: party south's disk is full: make room. The run is stored. "
         "When that is mended:  coordinator resume run-1"
     )
+    assert caught.value.code == "C506"
 
 
 async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(both):
@@ -876,3 +946,4 @@ async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(both):
         await parties.close()
     assert "Nothing was spent" not in str(caught.value)
     assert str(caught.value).endswith("coordinator resume r")
+    assert caught.value.code == "C508"

@@ -118,7 +118,9 @@ def test_a_forecast_warns_of_it_first(monkeypatch):
     rest = {"rows": (), "epsilon": 8.0, "trained": 0, "bytes": 0, "seconds": 0.0, "memory": {}, "assumptions": ()}
     found = Forecast(plan=wanted, warnings=("counts drown",), **rest)
     monkeypatch.setattr(api, "prepared", lambda *_: None)
-    monkeypatch.setattr(api, "price_plan", lambda recipe: None)
+    monkeypatch.setattr(api, "price_plan", lambda recipe: SimpleNamespace(binding=None))
+    monkeypatch.setattr(api, "plan_hash", lambda binding: "")
+    monkeypatch.setattr(api, "keep", lambda *_: None)
     monkeypatch.setattr(api, "system", lambda name: SimpleNamespace(forecast=lambda *_: found))
     first, last = api.forecast(wanted).warnings
     assert first.startswith("[vocabulary] documentation-topics is Python's documentation")

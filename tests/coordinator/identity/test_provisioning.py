@@ -11,7 +11,7 @@ import pytest
 from coordinator.console.command import main
 from coordinator.errors import RunError
 from coordinator.identity import provisioning
-from protos.identity.certificates import IdentityError, Role, Use
+from protos.identity.certificates import IdentityError, Role, Use, fingerprint, read_bundle
 from protos.identity.identity import load_identity, parse_identity, write_private
 from protos.identity.requests import key_pem, make_request, new_keys
 from protos.identity.validity import check_certificate
@@ -281,3 +281,55 @@ def test_on_a_terminal_a_person_compares_the_fingerprint(federation, tmp_path, c
         assert main(["provision", "sign", str(path), "--federation", str(federation)]) == code
     assert provisioning.request_of(path).fingerprint in capsys.readouterr().out
     assert (tmp_path / "north.pem").exists() == (code == 0)
+
+
+def submitter(folder, federation, path, **asked):
+    told = provisioning.compared(provisioning.request_of(path), Role.SUBMITTER)
+    return provisioning.sign(federation, path, told=told, role=Role.SUBMITTER, **asked)
+
+
+def test_a_submitter_is_no_party_and_a_party_no_submitter(federation, tmp_path):
+    path = request(tmp_path, "ann")
+    submitter(tmp_path, federation, path)
+    found = load_identity(
+        tmp_path / "ann.pem",
+        tmp_path / "ann.key",
+        role=Role.SUBMITTER,
+        authority=None,
+        revoked=federation / "revoked.pem",
+    )
+    for role in (Role.PARTY, Role.COORDINATOR, Role.SERVER):
+        for use, certificate in ((Use.TRANSPORT, found.transport), (Use.SIGNING, found.signing)):
+            with pytest.raises(IdentityError, match="is not a"):
+                check_certificate(certificate, authority=found.authority, role=role, use=use)
+    with pytest.raises(RunError, match="ann is the name of a submitter here, and cannot be that of a party"):
+        signed(federation, path)
+    assert provisioning.revoke(federation, "ann") == 2
+
+
+def test_a_submitters_fingerprint_is_that_of_the_key_that_its_calls_show(federation, tmp_path):
+    path = request(tmp_path, "ann")
+    with pytest.raises(RunError, match="`coordinator enroll` printed there"):
+        provisioning.sign(federation, path, told=provisioning.request_of(path).fingerprint, role=Role.SUBMITTER)
+    assert submitter(tmp_path, federation, path).fingerprint == fingerprint(own_bundle(tmp_path / "ann.pem").transport)
+
+
+def own_bundle(path):
+    return read_bundle(path.read_bytes(), str(path))
+
+
+def test_a_coordinator_that_stays_up_has_certificates_of_a_server(federation):
+    made = provisioning.serve(federation)
+    assert stat.S_IMODE((federation / "server.key").stat().st_mode) == 0o600
+    found = load_identity(
+        federation / "server.pem", federation / "server.key", role=Role.SERVER, authority=None, revoked=None
+    )
+    assert found.name == NAME
+    again = provisioning.serve(federation, days=30)
+    assert (again.fingerprint, again.until < made.until) == (made.fingerprint, True), "its keys stay"
+    provisioning.renew(federation)
+    renewed = own_bundle(federation / "server.pem")
+    assert fingerprint(renewed.transport) == made.fingerprint
+    assert renewed.transport.not_valid_after_utc > again.until
+    provisioning.renew(federation, fresh_keys=True)
+    assert fingerprint(own_bundle(federation / "server.pem").transport) != made.fingerprint

@@ -5,6 +5,7 @@ import pytest
 from coordinator import api
 from coordinator.comparing.simulated_run import driven
 from coordinator.errors import PlanError
+from coordinator.run import connecting
 from coordinator.systems.distildp.methods import METHODS, methods_of
 from deploy.launch import RayLauncher
 
@@ -14,7 +15,7 @@ def compared(distildp_plan, tmp_path_factory):
     """A finished comparison of all rows at one epsilon, and its folder."""
     folder = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "find_launcher", lambda name: RayLauncher())
+        patch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
         patch.setenv("CONCLAVE_HOME", str(folder / "home"))
         return api.compare(distildp_plan(), epsilons=[8.0], seeds=1, output=folder / "table")
 
@@ -64,7 +65,7 @@ def test_a_student_with_a_public_start_of_its_own_begins_with_no_layers_of_its_t
 
 @pytest.mark.slow
 def test_a_comparison_without_public_text_is_refused(distildp_plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "find_launcher", lambda name: RayLauncher())
+    monkeypatch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
     with pytest.raises(PlanError, match="evaluation"):
         api.compare(distildp_plan(evaluation=None), epsilons=[8.0], seeds=1, output=tmp_path / "table")
 

@@ -34,6 +34,13 @@ def test_the_student_is_a_language_model_of_the_standard_library(finished):
     assert config["n_layer"] == 1
 
 
+def test_its_page_shows_what_it_writes(finished):
+    page = api.page(finished[1])
+    for said in ("What it writes", "What it learned from", "way: east"):
+        assert said in page
+    assert str(finished[1]) not in page
+
+
 def test_its_texts_are_published_as_a_dataset_with_their_codes_each_once(finished, tmp_path):
     from datasets import load_dataset
 

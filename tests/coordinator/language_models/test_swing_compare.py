@@ -4,6 +4,7 @@ import pytest
 
 from coordinator import api
 from coordinator.errors import PlanError
+from coordinator.run import connecting
 from coordinator.systems.swing.methods import METHODS, methods_of
 from deploy.launch import RayLauncher
 
@@ -13,7 +14,7 @@ def compared(swing_plan, tmp_path_factory):
     """A finished comparison of all rows at one epsilon, and its folder."""
     folder = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "find_launcher", lambda name: RayLauncher())
+        patch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
         patch.setenv("CONCLAVE_HOME", str(folder / "home"))
         return api.compare(swing_plan(), epsilons=[8.0], seeds=1, output=folder / "table")
 
@@ -48,7 +49,7 @@ def test_the_recipes_own_row_is_its_run(swing_plan, here, tmp_path, monkeypatch)
     """With noise from the plan's seed the student of the row has the run's perplexity."""
     plan = swing_plan(privacy={"insecure_reproducible_noise": True})
     run = api.run(plan, output=tmp_path / "run")
-    monkeypatch.setattr(api, "find_launcher", lambda name: RayLauncher())
+    monkeypatch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
     table = api.compare(plan, recipes=["swing"], epsilons=[8.0], seeds=1, output=tmp_path / "table")
     (cell,) = table.cells
     assert cell.metrics["perplexity"] == pytest.approx(run.metrics["token_perplexity"], rel=1e-6)
@@ -77,6 +78,6 @@ def test_teachers_of_a_seed_are_trained_once_for_all_rows(swing_plan, tmp_path):
 
 @pytest.mark.slow
 def test_a_comparison_without_public_text_is_refused(swing_plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "find_launcher", lambda name: RayLauncher())
+    monkeypatch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
     with pytest.raises(PlanError, match="evaluation"):
         api.compare(swing_plan(evaluation=None), epsilons=[8.0], seeds=1, output=tmp_path / "table")

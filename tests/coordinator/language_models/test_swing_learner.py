@@ -18,6 +18,7 @@ from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Silent
 from coordinator.publishing.report import APART
+from coordinator.run import connecting
 from coordinator.run.checking import check
 from coordinator.store import output
 from coordinator.systems.registry import plan_of, prepared
@@ -346,7 +347,7 @@ def test_check_says_that_the_plan_can_run(learner_tables, tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_a_comparison_has_the_trained_student_beside_the_taught_one(learner_tables, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "find_launcher", lambda name: RayLauncher())
+    monkeypatch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     wanted = ["trained", "swing", "kd", "alone", "public"]
     table = api.compare(plan_of(learner_tables()), recipes=wanted, epsilons=[8.0], seeds=1, output=tmp_path / "table")

@@ -13,6 +13,7 @@ from coordinator.errors import PlanError
 from coordinator.language_models.audit import INPUT
 from coordinator.plan.audit import AuditTable
 from coordinator.progress.progress import Silent
+from coordinator.run import connecting
 from coordinator.run.audited import audited
 from coordinator.systems.registry import plan_of, prepared, system
 from coordinator.systems.swing.plan import SwingPlan
@@ -287,7 +288,7 @@ def test_the_published_form_softens_answers_alone(here_for_all, softened_tables,
 
 @pytest.mark.slow
 def test_a_comparison_shows_rouge_beside_perplexity(swing_tables, paired, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "find_launcher", lambda name: RayLauncher())
+    monkeypatch.setattr(connecting, "find_launcher", lambda name: RayLauncher())
     tables = paired(
         swing_tables(teachers={"epochs": 12, "learning_rate": 0.03}, distil={"passes": 10, "learning_rate": 5e-3})
     )

@@ -6,7 +6,7 @@ from dp_accounting import NonPrivateDpEvent, SelfComposedDpEvent
 from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import NO_GUARANTEE, budget
+from coordinator.pricing.release import NO_GUARANTEE, unpromised
 from party.admission.admit import event_of
 from party.releasing.mechanisms import form_of, mechanism_of
 from protos.digest import canonical
@@ -24,7 +24,7 @@ def test_a_plan_without_a_guarantee_binds_both_ends_to_that(heuristic):
     (release,) = priced.releases
     assert (mechanism_of(message), form_of(message)) == (release.mechanism, release.form)
     assert event_of(message) == release.event == SelfComposedDpEvent(NonPrivateDpEvent(), 40)
-    assert budget(priced.guarantee, priced.plan) == HEURISTIC
+    assert unpromised(priced.plan) == HEURISTIC
 
 
 def test_a_plan_with_a_guarantee_does_not_mention_it(heuristic):
@@ -32,7 +32,7 @@ def test_a_plan_with_a_guarantee_does_not_mention_it(heuristic):
     assert priced.private
     assert not priced.binding.terms.privacy.unproven
     assert b"unproven" not in canonical(priced.binding), "the hash of such a plan is the one that it always had"
-    assert budget(priced.guarantee, priced.plan).endswith(" / 8")
+    assert unpromised(priced.plan) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import io
 
-from coordinator.progress.progress import Terminal
+from coordinator.progress.terminal import Terminal
 
 
 class Tty(io.StringIO):
@@ -38,3 +38,40 @@ def test_a_terminal_keeps_the_lines_that_stay_and_takes_the_display_away(monkeyp
     assert said.count("run 1-demo") == 1
     assert said.count("2 / 2") == 1
     assert "\x1b[?25h" in said, "the cursor is shown again"
+
+
+def test_of_many_parties_a_log_has_a_line_when_all_have_come_to_a_state():
+    stream = io.StringIO()
+    shown = Terminal(stream)
+    names = [f"party-{number:02}" for number in range(40)]
+    for state in ("starting", "ready", "counting 3%", "trained"):
+        for name in names:
+            shown.party(name, state)
+    shown.party("party-07", "lost")
+    shown.say("it goes on without it")
+    shown.close()
+    assert stream.getvalue().splitlines() == [
+        "  40 parties starting", "  40 parties ready", "  40 parties counting", "  40 parties trained",
+        "it goes on without it",
+    ]  # fmt: skip
+
+
+def test_few_parties_are_told_of_when_something_follows_and_none_twice():
+    stream = io.StringIO()
+    shown = Terminal(stream)
+    for name in ("north", "south"):
+        shown.party(name, "starting")
+    shown.say("  2 actors")
+    shown.party("south", "ready")
+    shown.close()
+    assert stream.getvalue().splitlines() == ["  north starting", "  south starting", "  2 actors", "  south ready"]
+
+
+def test_a_terminal_counts_many_parties(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    shown = Terminal(Tty())
+    for number in range(40):
+        shown.party(f"party-{number:02}", "ready" if number else "counting 5%")
+    first, *_ = shown._drawing().renderables
+    assert str(first) == "  parties   39 ready · 1 counting"
+    shown.close()

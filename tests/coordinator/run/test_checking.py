@@ -5,6 +5,8 @@ import json
 import socket
 import time
 from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +17,14 @@ from coordinator.federation.roll_call import clock_line
 from coordinator.identity import provisioning
 from coordinator.run import checking
 from coordinator.run.checking import check
+from coordinator.transport import reachable
 from party.config import check_config
 from party.dialling.destination import destination
 from party.ledger.runs import read_runs
 from party.node.lifecycle import start
+from protos import PROTOCOL_VERSION, software_version
 from protos.console.checklist import State
+from protos.identity import validity
 from protos.identity.identity import write_private
 from protos.identity.requests import key_pem, make_request, new_keys
 
@@ -53,7 +58,8 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     words = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st", "uv", "wx"]
     rows = [json.dumps({"text": " ".join(words[number % 5 :])}) for number in range(20)]
-    (tmp_path / "public.jsonl").write_text("\n".join(rows))
+    for name in ("public.jsonl", "letters.jsonl"):
+        (tmp_path / name).write_text("\n".join(rows))
     return tmp_path
 
 
@@ -181,7 +187,7 @@ async def test_a_gate_whose_port_is_in_use_is_one_line(home, serve):
 async def test_every_party_is_looked_at_when_one_is_away(home, serve):
     addresses = {"north": unused(), "south": await serve("south")}
     lines = await found(written(home, addresses))
-    assert "nothing listens there" in only_wrong(lines, "north address")
+    assert f"nothing listens at {addresses['north']}. Start the party there" in only_wrong(lines, "north address")
     assert "north plan" not in lines
     assert lines["south plan"].state is State.OK
 
@@ -211,6 +217,96 @@ async def test_a_party_without_room_says_so(home, serve, monkeypatch):
 async def test_another_party_at_an_address_is_told_from_the_right_one(home, serve):
     addresses = {"north": await serve("south"), "east": await serve("east")}
     assert "south" in only_wrong(await found(written(home, addresses)), "north address")
+
+
+async def test_an_address_without_a_host_and_one_that_swallows_everything_are_told(home, serve, monkeypatch):
+    addresses = {"north": "nowhere.invalid:7443", "south": await serve("south")}
+    said = only_wrong(await found(written(home, addresses)), "north address")
+    assert said == "there is no such host: nowhere.invalid:7443. Mend the address in [federation] parties."
+
+    async def swallows(host, port):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(reachable, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(reachable, "asyncio", SimpleNamespace(timeout=asyncio.timeout, open_connection=swallows))
+    addresses["north"] = "192.0.2.1:7443"
+    for proxy, cure in (("", "can dial (`party serve"), ("http://proxy:1", "a coordinator calls parties without")):
+        monkeypatch.setenv("https_proxy", proxy)
+        lines = await found(written(home, addresses))
+        assert "no answer from 192.0.2.1:7443 for 0.2 s. Is the machine on" in lines["north address"].said
+        assert cure in lines["north address"].said
+
+
+async def test_another_program_at_a_partys_port_is_told(home, serve):
+    async def http(reader, writer):
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(http, "127.0.0.1", 0)
+    addresses = {"north": f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "south": await serve("south")}
+    assert "speaks neither TLS nor gRPC" in only_wrong(await found(written(home, addresses)), "north address")
+    server.close()
+
+
+async def test_a_party_of_another_federation_and_a_coordinator_that_is_not_the_pinned_one_are_told(home, serve):
+    """Each end has only its own authority to go by, and the party says nothing to a caller that it does not know."""
+    addresses = {name: await serve(name) for name in NAMES}
+    provisioning.make(home / "elsewhere", "coordinator.elsewhere")
+    lines = await found(written(home, addresses, identity='identity = "elsewhere"'))
+    only_wrong(lines, "north address", "south address")
+    said = lines["north address"].said
+    assert "showed a certificate that cannot be trusted: the certificate of party north was issued by another" in said
+    assert provisioning.authority_fingerprint(home / "elsewhere") in said
+
+
+async def test_certificates_that_end_soon_are_warnings_that_say_whose(home, serve, monkeypatch):
+    addresses = {name: await serve(name) for name in NAMES}
+    monkeypatch.setattr(validity, "EXPIRING", timedelta(days=366))
+    lines = await found(written(home, addresses))
+    warned = [what for what, line in lines.items() if line.state is State.WARNING]
+    assert warned == ["identity", "north name", "south name"]
+    assert "renew it soon: coordinator provision renew" in lines["identity"].said
+    assert "sign its request again" in lines["north name"].said
+    monkeypatch.setattr(validity, "EXPIRING", timedelta(days=20_000))
+    assert "make a new federation before" in (await found(written(home, addresses)))["identity"].said
+
+
+async def test_parties_of_another_version_work_or_are_refused_with_both_versions_named(home, serve, monkeypatch):
+    addresses = {name: await serve(name) for name in NAMES}
+    path = written(home, addresses)
+    monkeypatch.setattr("party.node.node.software_version", lambda: "0.0.1")
+    lines = await found(path)
+    assert {line.state for line in lines.values()} == {State.OK}
+    here = f"here it is Conclave {software_version()}, protocol {PROTOCOL_VERSION}"
+    assert lines["north versions"].said == f"Conclave 0.0.1, protocol {PROTOCOL_VERSION}; {here}, which go together"
+    for other in (PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1):
+        for module in ("party.node.node", "party.node.joined"):
+            monkeypatch.setattr(f"{module}.PROTOCOL_VERSION", other)
+        lines = await found(path)
+        assert f"Conclave 0.0.1, protocol {other}; {here}. Install the same" in lines["north versions"].said
+        assert f"speaks {other} (Conclave " in lines["north plan"].said, "the party refuses by itself"
+
+
+async def test_the_folder_that_a_run_is_to_have_is_looked_at_with_its_disk(home, serve, monkeypatch):
+    path = written(home, {name: await serve(name) for name in NAMES})
+    looked = []
+    monkeypatch.setattr(checking, "free_disk", lambda folder: looked.append(folder) or 10**12)
+    lines = {line.what: line for line in await asyncio.to_thread(check, path, output=home / "out")}
+    assert {line.state for line in lines.values()} == {State.OK}, lines
+    assert lines["output"].said == f"{home / 'out'} is free"
+    assert "publish" not in lines
+    assert looked[0] == home / "out"
+    (home / "out").mkdir()
+    (home / "out" / "mine").touch()
+    lines = {line.what: line for line in await asyncio.to_thread(check, path, output=home / "out")}
+    assert "holds what is no run's: mine" in only_wrong(lines, "output")
+
+
+async def test_a_disk_without_room_for_temporary_files_is_told(home, monkeypatch):
+    monkeypatch.setattr(checking.tempfile, "gettempdir", lambda: "/scratch")
+    monkeypatch.setattr(checking, "free_disk", lambda folder: 10**6 if folder == Path("/scratch") else 10**12)
+    assert "are free in /scratch" in only_wrong(await found(launched(home)), "disk")
 
 
 async def test_plain_text_and_tls_are_told_apart(home, serve):
@@ -270,8 +366,8 @@ async def test_a_clock_off_by_an_hour_is_a_warning(home, serve, monkeypatch):
 @pytest.mark.parametrize(
     ("ahead", "everyones", "state", "said"),
     [
-        (0.2, [0.2], State.OK, "as here"),
-        (60.0, [60.0], State.OK, "within 60 s"),
+        (0.2, [0.2], State.OK, "0.2 s ahead of this machine's"),
+        (-60.0, [-60.0], State.OK, "60 s behind this machine's"),
         (61.0, [61.0], State.WARNING, "set the one that is wrong"),
         (
             -300.0,
@@ -311,7 +407,18 @@ def launched(home):
 async def test_parties_that_the_run_starts_itself_share_this_machine(home, monkeypatch):
     lines = await found(launched(home))
     assert {line.state for line in lines.values()} == {State.OK}, lines
-    assert list(lines) == ["plan", "device", "identity", "store", "publish", "memory", "disk", "launcher", "versions"]
+    assert list(lines) == [
+        "plan",
+        "device",
+        "identity",
+        "store",
+        "publish",
+        "memory",
+        "disk",
+        "launcher",
+        "data",
+        "versions",
+    ]
     assert "coordinator and 3 parties" in lines["memory"].said
     monkeypatch.setattr(checking, "free_memory", lambda: 10**9)
     monkeypatch.setattr(checking, "free_disk", lambda folder: 10**6)
@@ -320,7 +427,7 @@ async def test_parties_that_the_run_starts_itself_share_this_machine(home, monke
 
 def test_the_command_prints_a_line_each_and_ends_well_when_all_is_well(home, capsys):
     assert main(["check", str(launched(home))]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * 9
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * 10
 
 
 def test_a_place_to_publish_that_is_taken_is_told(home):

@@ -4,17 +4,19 @@ import json
 from contextlib import closing
 
 import pytest
+import torch
 
 from coordinator import api
 from coordinator.errors import PlanError, RunError
 from coordinator.progress.progress import Silent
 from coordinator.publishing.computing import differing, stated
 from coordinator.publishing.report import render
+from coordinator.run.computing import memory_told
 from coordinator.run.party_files import party_tables
 from coordinator.store.store import RunStore
 from coordinator.systems.dp_sgd import recipe as dp_sgd
 from coordinator.systems.registry import check_plan, plan_of
-from learning.errors import ComputeError
+from learning.errors import EXHAUSTED, ComputeError
 from protos.computed import Computed
 from protos.conclave.v1 import party_pb2
 from protos.console.settings import SettingsError
@@ -43,6 +45,14 @@ def test_parties_that_differ_are_named_and_most_of_them_are_the_others():
         "west computes on cpu in bfloat16, north and x on cuda in bfloat16, the others on cpu in float32: a second run "
         "is not bit for bit the same"
     )
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), ComputeError(EXHAUSTED, code="C304")])
+def test_memory_that_is_exhausted_says_how_the_run_goes_on_and_has_the_code_of_its_page(error):
+    said = r"nothing of it is paid again.*coordinator resume run-1"
+    with pytest.raises(RunError, match=said) as caught, memory_told("run-1"):
+        raise error
+    assert caught.value.code == "C304"
 
 
 def test_nothing_is_stated_of_processors_alone_and_all_of_anything_else():

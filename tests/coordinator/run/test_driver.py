@@ -130,7 +130,7 @@ def test_a_run_that_was_resumed_an_odd_number_of_times_is_a_damaged_run(drive):
 def test_one_that_is_interrupted_while_it_notes_that_it_was_overtaken_says_that_it_was(drive, monkeypatch):
     overtaken = RunError("another coordinator took this run over while this one did not move; it stopped here.")
 
-    def noted(self, status, error):
+    def noted(self, status, error, code):
         raise KeyboardInterrupt
 
     def stages(self):

@@ -111,6 +111,31 @@ def test_the_head_alone_is_trained_too_and_what_stands_there_is_left_alone(folde
         api.run("head.toml", output="out")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("learning_rate = 0.005", "learning_rate = 1e30", "C208"),
+        ('name = "encoder"', 'name = "./nowhere"', "C206"),
+        ('name = "encoder"\nadapt', 'name = "decoder"\nadapt', "C207"),
+        ('labels = ["no", "yes"]', 'labels = ["no", "no"]', "C205"),
+        ("[fine_tune]", "[run_]\n[fine_tune]", "C104"),
+        ("seed = 3", 'seed = 3\ndevice = "cuda:99"', "C303"),
+    ],
+)
+def test_what_a_model_cannot_do_has_a_code(folder, tiny_gpt2, capsys, old, new, code):
+    shutil.copytree(tiny_gpt2, folder / "decoder")
+    config = json.loads((folder / "decoder/tokenizer_config.json").read_text())
+    tokens = {key: value for key, value in config.items() if not key.endswith("_token")}
+    (folder / "decoder/tokenizer_config.json").write_text(json.dumps(tokens))
+    (folder / "decoder/special_tokens_map.json").write_text("{}")
+    assert old in PLAN
+    Path("plan.toml").write_text(PLAN.replace(old, new))
+    assert main(["run", "plan.toml"]) in (1, 2)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.endswith(f"[{code}]\n")
+
+
 def test_verify_says_that_there_is_no_promise(folder, capsys):
     folder.joinpath("model").mkdir()
     folder.joinpath("model/README.md").write_text("# films\n")

@@ -12,6 +12,7 @@ import pytest
 from coordinator import api
 from coordinator.console.command import main
 from coordinator.errors import RunStopped
+from coordinator.run import connecting
 from coordinator.store.store import RunStore
 from coordinator.systems.privdistil import recipe
 from coordinator.systems.privdistil.distillation import COMPRESSED
@@ -73,6 +74,7 @@ def test_a_run_gives_a_verified_student_and_charges_the_choice_and_every_step(fi
         (name, operation) for name in PARTIES for operation in ("domain", *(f"steps-{step}-0" for step in range(STEPS)))
     )
     assert len(chosen(folder)) == 60
+    assert "What it takes for what" in api.page(folder)
     assert len(set(chosen(folder).tolist())) == 60
 
 
@@ -172,7 +174,7 @@ def test_a_run_that_is_stopped_amid_distilling_ends_soon_and_goes_on(here, privd
     result = api.resume(tmp_path / "run")
     assert result.verdict.ok, result.verdict.checks
     assert sorted(path.name for path in (tmp_path / "run/artefacts").iterdir()) == [
-        "chosen.i64", "compressed", "descent.safetensors", "domain.safetensors", "student.safetensors",
+        "chosen.i64", "compressed", "descent.safetensors", "domain.safetensors", "exhibits.json", "student.safetensors",
     ]  # fmt: skip
 
 
@@ -261,7 +263,7 @@ def test_a_corpus_that_ray_works_through_gives_the_same_choice(here, privdistil_
     api.run(privdistil_plan(**made), output=tmp_path / "here")
     with monkeypatch.context() as real:
         real.setenv("CONCLAVE_HOME", str(tmp_path / "other"))
-        real.setattr(api, "find_launcher", find_launcher)
+        real.setattr(connecting, "find_launcher", find_launcher)
         result = api.run(privdistil_plan(selection={"streamer": "ray"}, **made), output=tmp_path / "ray")
     assert result.verdict.ok
     assert chosen(tmp_path / "ray").tolist() == chosen(tmp_path / "here").tolist()

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import tomllib
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -383,7 +383,7 @@ def test_a_party_that_keeps_its_votes_refuses_a_coordinator_that_wants_them(plan
         assert run_connected(teaching(["votes"], *THRESHOLD), addresses, "out") == 1
     said = capsys.readouterr().err
     assert "party party-1 refused to join: policy clear_votes = false" in said
-    assert "Nothing was spent" in said
+    assert "Nothing was spent. [C505]\n" in said
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_running_a_plan_again_says_that_it_pays_again_and_draws_other_noise(plan
         # The lifetime cap of twice the plan's epsilon is used up now: the ledger, not the coordinator, says no.
         assert main(["run", "connect.toml", "--output", "three"]) == 1
         said = capsys.readouterr().err
-    assert re.search(r"party party-\d refused to join: the ledger cannot pay", said)
+    assert re.search(r"party party-\d refused to join: the ledger cannot pay.*\[C601\]$", said)
 
 
 def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home, capsys, serving):
@@ -623,7 +623,7 @@ def test_text_that_a_party_cannot_use_ends_the_run_with_a_sentence_that_names_th
     assert re.search(r"party party-\d refused to train: ", said), said
     assert re.search(says, said), said
     assert "Nothing was spent" not in said  # it was charged before its text was opened, and is not again
-    assert "When that is mended:  coordinator resume" in said
+    assert re.search(r"When that is mended:  coordinator resume \S+\n  \[C507\]\n$", said)
     assert "Traceback" not in said
     assert not (home / "out/student").exists()
 
@@ -645,7 +645,7 @@ def stopped(addresses, home, monkeypatch, capsys):
     monkeypatch.setenv("CONCLAVE_HOME", str(home / "home"))
     monkeypatch.chdir(home)
     store = RunIndex().find("out")
-    assert f"go on:  coordinator resume {store.id}" in capsys.readouterr().err
+    assert f"go on:  coordinator resume {store.id}\n  [C701]\n" in capsys.readouterr().err
     return store
 
 
@@ -666,7 +666,9 @@ def test_a_run_that_was_stopped_goes_on_and_asks_for_nothing_again(stopped, home
     assert asked == [list(range(kept, total))] * 2
     assert (home / "out/student/privacy.json").exists()
     assert main(["resume", stopped.id]) == 1
-    assert "is finished" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "is finished" in said
+    assert said.endswith("[C703]\n")
 
 
 @pytest.mark.slow
@@ -680,6 +682,7 @@ def test_a_changed_plan_does_not_go_on_and_the_keys_that_differ_are_named(stoppe
     assert "dped.clip" in said
     assert "run.seed" in said
     assert "pays anew" in said
+    assert said.endswith("[C108]\n")
     Path("moved.toml").write_text(plan.replace("[federation]", "[federation]\ndeadline_seconds = 33"))
     Path("connect.toml").unlink()
     assert main(["resume", "out", "--plan", "moved.toml"]) == 0
@@ -704,17 +707,57 @@ def test_a_cancelled_run_is_forgotten_by_its_parties_and_goes_on_no_more(stopped
 def test_a_second_coordinator_is_told_who_drives_the_run(stopped, capsys):
     with lease.held(stopped):
         assert main(["resume", stopped.id]) == 1
-        assert f"driven by process {os.getpid()}" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"driven by process {os.getpid()}" in said
+        assert said.endswith("[C704]\n")
         assert main(["run", "connect.toml", "--output", "out", "--replace"]) == 1
-        assert "Cancel it first" in capsys.readouterr().err
+        assert "Cancel it first. [C704]\n" in capsys.readouterr().err
+
+
+def test_a_block_that_was_damaged_is_not_gone_on_with(stopped, home, capsys):
+    block = next((home / "out/blocks").rglob("*.np*"))
+    block.write_bytes(block.read_bytes()[:-1] + b"?")
+    assert main(["resume", stopped.id]) == 1
+    said = capsys.readouterr().err
+    assert "is damaged: its digest differs" in said
+    assert said.endswith("[C802]\n")
+
+
+def test_a_disk_without_the_room_that_is_to_stay_free_is_told_before_anything_is_asked(plan, capsys):
+    assert main(["run", "plan.toml", "--output", "out", "--spare", str(10**18)]) == 1
+    assert capsys.readouterr().err.endswith("[C301]\n")
+    assert api.runs() == []
+
+
+def test_a_cluster_that_is_not_there_is_told_before_anything_is_asked(plan, capsys):
+    assert main(["run", "plan.toml", "--output", "out", "--ray-address", "127.0.0.1:9"]) == 1
+    assert capsys.readouterr().err.endswith("[C306]\n")
+
+
+def test_a_party_in_plain_text_is_told_from_one_that_is_away(plan, home, capsys, serving):
+    provisioning.make(home / "federation", "coordinator.example")
+    text = SMALL.replace("[federation]", '[federation]\nidentity = "federation"')
+    with serving(api.party_tables(plan), home) as addresses:
+        assert run_connected(text, addresses, "out") == 1
+    said = capsys.readouterr().err
+    assert "speaks plain text, and this run wants TLS" in said
+    assert said.endswith("[C502]\n")
 
 
 def test_a_run_is_watched_from_its_store_and_logged_as_json(addresses, home, capsys):
     assert run_connected(SMALL, addresses, "out", "--log-json", "--metrics", "127.0.0.1:0") == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["stage"] for line in lines if line["event"] == "stage" and line["state"] == "finished"] == [
-        "join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish",
+        "prepare", "price", "start", "join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish",
     ]  # fmt: skip
-    assert {line["run"] for line in lines} == {RunIndex().find("out").id}
+    with closing(RunIndex().find("out")) as store:
+        assert {line["run"] for line in lines} == {store.id}
+        assert list(store.stages())[:4] == ["prepare", "price", "start", "join"]
+        # What a kill left of an attempt that a finished run did not need is not said to go on.
+        store._begin("provide")
     assert main(["watch", "out"]) == 0
-    assert "finished" in capsys.readouterr().out
+    watched = capsys.readouterr().out
+    assert "finished" in watched
+    assert "so far" not in watched
+    assert "unfinished" not in watched
+    assert " · publish " in watched

@@ -1,5 +1,7 @@
 """The index finds every run of this user, whatever it is called by, and gives no folder away twice."""
 
+import re
+
 import pytest
 
 from coordinator.errors import RunError
@@ -21,6 +23,22 @@ def test_a_run_has_a_random_id_and_a_folder_of_its_own(index):
     assert one.id != other.id
     assert one.id.endswith("-demo")
     assert one.folder != other.folder
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("Ward 3: Notes", "-ward-3-notes"),
+        ("Prüfung (2)", "-prufung-2"),
+        ("病院", "-run"),
+        ("x" * 80, "-" + "x" * 40),
+    ],
+)
+def test_a_run_is_called_as_people_write_it_and_its_id_fits_a_folder_and_the_wire(index, name, end):
+    store = index.add(name, b"h" * 32, None)
+    assert store.id.endswith(end)
+    assert re.fullmatch(r"[a-z0-9-]{1,64}", store.id)
+    assert index.entries()[0].name == name
 
 
 def test_runs_are_listed_newest_first_with_their_state(index, store):

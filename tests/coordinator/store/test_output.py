@@ -251,10 +251,10 @@ def driven(monkeypatch, home):
     monkeypatch.setattr(api, "price_plan", lambda recipe: priced)
     monkeypatch.setattr(api, "plan_hash", lambda binding: b"h" * 32)
     monkeypatch.setattr(api, "own_identity", lambda plan, base: None)
-    monkeypatch.setattr(api, "_launcher", lambda plan: SimpleNamespace(begun=lambda *given: nullcontext()))
+    monkeypatch.setattr(api, "launcher_of", lambda plan: SimpleNamespace(begun=lambda *given: nullcontext()))
 
     def drives(what):
-        monkeypatch.setattr(api, "_driven", what)
+        monkeypatch.setattr(api, "driven", what)
 
     return drives
 

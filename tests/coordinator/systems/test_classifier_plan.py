@@ -12,6 +12,8 @@ from aggregation.accounting.price import LifetimeFilter
 from coordinator.errors import PlanError
 from coordinator.run.party_files import party_tables
 from coordinator.systems.registry import check_plan, plan_of, price_of, template
+from coordinator.text_models.public import heldout
+from learning.errors import DataError
 from learning.text.labelled import LabelMap, ScoreRange
 from protos.console.settings import SettingsError
 
@@ -245,3 +247,42 @@ def test_launched_parties_can_pay_for_the_run_however_a_lifetime_cap_counts_it(c
         cap = LifetimeFilter(party["policy"]["epsilon"], party["policy"]["delta"])
         assert cap.admits([], releases[0].at_most)
     assert party_tables(plan)["party-1"]["policy"]["epsilon"] == 2 * epsilon
+
+
+def test_an_evaluation_may_hold_other_values_than_the_parties(classifier_tables, tmp_path):
+    path = tmp_path / "test.csv"
+    path.write_bytes("Satz;Urteil\r\nschön;gut\r\nübel;schlecht\r\n".encode("cp1252"))
+    told = {"source": str(path), "text": "Satz", "label": "Urteil", "encoding": "cp1252", "delimiter": ";"}
+    plan = plan_of(classifier_tables(evaluation=told | {"values": ["schlecht", "gut"]}))
+    assert [(each.first, each.target) for each in heldout(plan, tmp_path, tmp_path)] == [("schön", 1), ("übel", 0)]
+    with pytest.raises(DataError, match="The label 'gut' is outside the label map, which holds 0, 1"):
+        heldout(plan_of(classifier_tables(evaluation=told)), tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"evaluation": {"values": ["a"]}},
+            "[evaluation] values: The label map has 2 classes and 1 values. Give as many.",
+        ),
+        ({"evaluation": {"encoding": "utf-16"}}, 'encoding = "utf-16": this is no encoding that files are read in'),
+        ({"evaluation": {"delimiter": ";;"}}, "columns are divided by one character"),
+        ({"text": SCORES, "evaluation": {"values": ["a", "b"]}}, "values belong to classes, and this plan has scores"),
+    ],
+)
+def test_what_an_evaluation_cannot_hold_is_told(classifier_tables, changes, says):
+    assert says in complaint(classifier_tables(**changes))
+
+
+def test_how_files_are_read_is_hashed_where_it_is_given(classifier_tables):
+    usual = plan_of(classifier_tables())
+    for key in ("encoding", "delimiter", "sheet", "values"):
+        assert key not in json.loads(usual.document())["evaluation"]
+    assert "encoding" not in json.loads(usual.document())["federation"]["shards"]
+    tables = classifier_tables(evaluation={"encoding": "cp1252", "values": ["0", "1"]})
+    tables["federation"]["shards"] |= {"encoding": "cp1252", "sheet": "2024"}
+    said = json.loads(plan_of(tables).document())
+    assert (said["evaluation"]["encoding"], said["federation"]["shards"]["encoding"]) == ("cp1252", "cp1252")
+    shard = party_tables(plan_of(tables))["party-1"]["shard"]
+    assert (shard["encoding"], shard["sheet"]) == ("cp1252", "2024")

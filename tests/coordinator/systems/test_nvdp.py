@@ -23,13 +23,13 @@ from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.progress.progress import Silent
 from coordinator.run.party_files import party_tables
-from coordinator.systems.nvdp import published
 from coordinator.systems.nvdp.compare import NvdpComparison
 from coordinator.systems.nvdp.pooling import odd_rows, rows_of
 from coordinator.systems.nvdp.public import prepare
 from coordinator.systems.nvdp.recipe import Nvdp
 from coordinator.systems.nvdp.releases import mechanism_of
 from coordinator.systems.nvdp.rules import naive_of, rule_of, said_by
+from coordinator.systems.nvdp.sequences import published
 from coordinator.systems.nvdp.splitting import deviation, label_epsilon
 from coordinator.systems.registry import read_plan
 from coordinator.transport.launchers import SimulationRequest, find_launcher
@@ -207,7 +207,8 @@ def test_the_card_says_that_there_are_rows_and_their_own_card_what_noise_they_ha
 
 
 def test_training_as_if_the_rows_were_clean_learns_less(plan_of, drawn):
-    plan = plan_of("epsilon = 8.0", "epsilon = 2.0", "limit = 200", 'limit = 200\nlabel = "stars"')
+    seeded = "epsilon = 2.0\ninsecure_reproducible_noise = true"
+    plan = plan_of("epsilon = 8.0", seeded, "limit = 200", 'limit = 200\nlabel = "stars"')
     recipe, mechanism, rows, student, _ = drawn(plan)
     truth = np.array([each.target for each in recipe.read.heldout])
     naive = naive_of(plan, recipe.read, mechanism, rows)
@@ -295,6 +296,7 @@ def test_a_run_of_real_parties_publishes_and_verifies(made, tmp_path, monkeypatc
     result = api.run(made / "plan.toml", output=tmp_path / "out")
     assert api.verify(result.student).ok
     assert (result.student / "samples/known.json").exists()
+    assert "What the rows are" in api.page(result.folder)
 
 
 def test_scores_are_learned_from_the_part_of_the_range_that_they_are_in(plan_of, drawn):

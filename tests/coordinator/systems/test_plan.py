@@ -2,24 +2,32 @@
 
 import json
 import re
+import typing
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from coordinator import api
 from coordinator.errors import PlanError
+from coordinator.plan.federation import PartyEntry
 from coordinator.plan.named import named
 from coordinator.pricing.release import rounded_up
-from coordinator.systems.registry import price_of, read_plan, template
+from coordinator.serving.config import ServeConfig
+from coordinator.systems.registry import names, price_of, read_plan, system, template
 from coordinator.text_models.plan import ModelPlan
+from party.config import PartyConfig
+from protos.console import settings
+from protos.console.settings import SettingsError, check_settings
 from protos.digest import plan_hash
 
 ROOT = Path(__file__).resolve().parents[3]
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 CONNECT = template("connect").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 LISTEN = 'listen = "0.0.0.0:7444"'
+EXAMPLES = sorted(path for path in ROOT.glob("examples/*/*.toml") if path.name != "pyproject.toml")
 
 
 def read(tmp_path, text):
@@ -47,7 +55,7 @@ class Queries(list):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*/*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_is_a_good_plan(example):
     plan = read_plan(example)
     if isinstance(plan, ModelPlan):
@@ -101,7 +109,7 @@ def with_clip(plan):
         ('by = "package"', 'by = "dirichlet"', "needs a label column and an alpha"),
         ('launch = "ray" ', 'launch = "connect" ', r"\[federation.shards\] belongs to launch = \"ray\""),
         ("[dped]", "[dpde]", 'there is no key dpde. Did you mean "dped"'),
-        ('name   = "my-embeddings"', 'name   = "My Embeddings"', r"\[run\] name"),
+        ('name   = "my-embeddings"', 'name   = " mine"', r"\[run\] name = \" mine\": a run's name is one line of text"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path, old, new, says):
@@ -509,3 +517,30 @@ def test_an_address_that_cannot_be_is_refused_before_anything_begins(tmp_path, t
     (tmp_path / "plan.toml").write_text(text)
     with pytest.raises(PlanError, match=re.escape(said)):
         api.run(tmp_path / "plan.toml", ray_address=address)
+
+
+def _patterns(model, seen):
+    """Every pattern of a settings model and of the models in it."""
+    if model in seen:
+        return
+    seen.add(model)
+    for field in model.model_fields.values():
+        stack = [field, field.annotation]
+        while stack:
+            part = stack.pop()
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _patterns(part, seen)
+            stack += [*getattr(part, "metadata", ()), *typing.get_args(part)]
+            if (pattern := getattr(part, "pattern", None)) is not None:
+                yield pattern
+
+
+def test_no_regular_expression_reaches_a_person():
+    """What a pattern asks for is said in words, for every key of plans, party files and coordinator files."""
+    models = [*(system(name).plan for name in names()), PartyConfig, ServeConfig]
+    found = {pattern for model in models for pattern in _patterns(model, set())}
+    assert len(found) >= 5
+    assert found <= settings._FORMS.keys()
+    with pytest.raises(SettingsError, match="is no name: use small letters") as caught:
+        check_settings({"name": "North!", "address": "a:1"}, PartyEntry, "plan.toml")
+    assert "[a-z" not in str(caught.value)

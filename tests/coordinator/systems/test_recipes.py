@@ -19,7 +19,8 @@ from coordinator.text_models.federated_training import descend
 from party.admission.recipes import kind_of, task_of, tasks_of, why_not
 from party.recipes.registry import find_recipe, recipe_names
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/*.toml"))
+FOLDER = Path(__file__).parents[3] / "examples"
+EXAMPLES = sorted(path for path in FOLDER.glob("*/*.toml") if path.name != "pyproject.toml")
 TRUST = ("trusted-aggregator", "secure-sum")
 PARAMETERS = 66
 

@@ -1,12 +1,16 @@
 """A published classifier: the standard library's pipeline says what the model said, and the card says what it is."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from matplotlib.image import imread
 
+from coordinator.systems.registry import plan_of
 from coordinator.text_models.folder import PICTURE, ClassifierStudent, card, clear_card, metrics_of, write
 from learning.classification.metrics import measure_classifier, measure_regression
 from learning.classification.training import Fit, fit, predict, probabilities
@@ -126,25 +130,45 @@ def test_a_model_that_is_not_finite_is_not_written(student, tmp_path):
         write(made, tmp_path / "out")
 
 
-def told(student, **changes):
-    given = {"name": "reviews", "parties": 4, "recipe": "dp_sgd", "language": "en", "licence": "mit"}
-    return card(student, "## Promise\n\nepsilon 3\n", **given | changes)
+def plan(source="reviews.jsonl", evaluation="held-out/dev.jsonl", guarantee=True):
+    """A plan whose student is English, under the MIT licence."""
+    table = tomllib.loads(Path("examples/classifier/plan.toml").read_text(encoding="utf-8"))
+    table["run"]["name"] = "reviews"
+    table["federation"]["shards"]["source"], table["evaluation"]["source"] = source, evaluation
+    table["student"] |= {"language": "en", "licence": "mit"}
+    made = plan_of(table)
+    return (
+        made if guarantee else made.model_copy(update={"privacy": made.privacy.model_copy(update={"guarantee": False})})
+    )
+
+
+def told(student, given=None):
+    return card(student, "## Promise\n\nepsilon 3\n", first="A verdict.", plan=given or plan(), parties=4)
 
 
 def test_the_card_says_what_it_is_and_what_is_promised(student):
     made, _ = student("lora", pairs=True)
     whole = told(made)
     front, _, body = whole.removeprefix("---\n").partition("\n---\n")
-    assert front.splitlines() == [
-        "language: en",
-        "license: mit",
-        "library_name: transformers",
-        "pipeline_tag: text-classification",
-        "base_model: owner/tiny-bert",
-        "tags: [differential-privacy, text-classification]",
-    ]
+    said = yaml.safe_load(front)
+    (about,) = said.pop("model-index")
+    assert said == {
+        "language": "en",
+        "license": "mit",
+        "library_name": "transformers",
+        "pipeline_tag": "text-classification",
+        "base_model": "owner/tiny-bert",
+        "tags": ["differential-privacy", "text-classification"],
+    }
+    assert about["name"] == "reviews"
+    ((figures),) = about["results"]
+    assert figures["dataset"] == {"name": "dev.jsonl", "type": "text"}
+    assert {each["type"]: each["value"] for each in figures["metrics"]} == {
+        "accuracy": pytest.approx(made.metrics["accuracy"], rel=1e-3),
+        "f1": pytest.approx(made.metrics["macro_f1"], rel=1e-3),
+    }
     for wanted in (
-        "# reviews",
+        "# reviews\n\n**A verdict.**\n\n",
         "labelled text of 4 parties",
         "`owner/tiny-bert`: low-rank adapters",
         'pipeline("text-classification", "this-folder")',
@@ -166,15 +190,14 @@ def test_the_card_of_a_regression_and_of_what_was_not_measured(student):
 
 
 def test_the_card_of_what_was_trained_in_clear_warns_first_and_says_how_good_it_is(student):
-    given = {"name": "reviews", "parties": 4, "recipe": "fine_tune", "language": "en", "licence": "mit"}
     made, _ = student()
-    body = clear_card(made, "NO PRIVACY", **given).partition("\n---\n")[2]
-    assert body.strip().startswith("# reviews\n\n**NO PRIVACY**")
+    body = clear_card(made, "NO PRIVACY", plan(), 4).partition("\n---\n")[2]
+    assert body.strip().startswith("# reviews\n\n**NO PRIVACY**\n\n**Measured alone: ")
     assert f"| accuracy | {made.metrics['accuracy']:.4f} |" in body
     assert "| examples | 5 |" in body
     assert f"]({PICTURE})" in body
-    assert "| pearson |" in clear_card(student(targets=SCORES)[0], "NO PRIVACY", **given)
-    assert "It was not measured" in clear_card(student(measured=False)[0], "NO PRIVACY", **given)
+    assert "| pearson |" in clear_card(student(targets=SCORES)[0], "NO PRIVACY", plan(), 4)
+    assert "It was not measured" in clear_card(student(measured=False)[0], "NO PRIVACY", plan(), 4)
 
 
 def test_the_name_of_a_folder_is_no_base_on_the_hub(student):
@@ -182,6 +205,27 @@ def test_the_name_of_a_folder_is_no_base_on_the_hub(student):
 
     made, _ = student()
     assert "base_model" not in told(replace(made, base="all-MiniLM-L6-v2"))
+
+
+def test_the_front_matter_names_what_a_hub_has_and_no_place_on_a_disk(student):
+    made, _ = student()
+    front = told(made, plan(source="owner/reviews", evaluation="owner/held-out")).partition("\n# ")[0]
+    assert yaml.safe_load(front.strip("-\n"))["datasets"] == ["owner/reviews"]
+    assert "type: owner/held-out" in front
+    for private in ("/srv/secret/reviews.jsonl", "reviews.csv", "documentation"):
+        front = told(made, plan(source=private)).partition("\n# ")[0]
+        assert "datasets" not in front
+        assert "secret" not in front
+
+
+def test_what_was_not_measured_has_no_figures_for_a_hub(student):
+    assert "model-index" not in told(student(measured=False)[0])
+
+
+def test_a_form_without_a_guarantee_has_no_tag_of_one(student):
+    front = told(student()[0], plan(guarantee=False)).partition("\n# ")[0]
+    assert "text-classification" in front
+    assert "differential-privacy" not in front
 
 
 def test_metrics_are_those_that_a_report_knows(student):

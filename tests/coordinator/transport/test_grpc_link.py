@@ -352,6 +352,17 @@ async def test_nobody_there_is_a_loss_that_may_pass():
     await link.close()
 
 
+async def test_a_party_that_cannot_be_reached_is_lost_with_what_is_wrong_with_its_address(monkeypatch):
+    """A run that describes its parties says the same as `check` does beforehand."""
+    for address, says in (
+        ("127.0.0.1:9", "nothing listens at 127.0.0.1:9"),
+        ("nowhere.invalid:7443", "there is no such host: nowhere.invalid:7443"),
+    ):
+        link = GrpcLink("north", address, deadline=0.5)
+        assert await link.describe(b"n" * 32) == Lost(says)
+        await link.close()
+
+
 async def test_leaving_takes_one_deadline_whatever_the_node_says(node):
     class Sleepy(Party):
         async def Leave(self, request, context):  # noqa: N802

@@ -872,7 +872,9 @@ def test_the_command_ends_with_what_it_found(federation, original, folder, tmp_p
     assert {name: each["ok"] for name, each in found["checks"].items()} == dict.fromkeys(found["checks"], True)
     (folder / "vectors.txt").write_text("2 2\n")
     assert main(["verify", str(folder), "--json"]) == 1
-    *shown, last = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    assert told.err == f"{folder} does not verify: a line above says why. [C801]\n"
+    *shown, last = told.out.splitlines()
     assert "files      WRONG: vectors.txt has 4 bytes" in shown[0]
     assert json.loads(last)["checks"]["files"]["ok"] is False
 

@@ -44,6 +44,14 @@ def test_examples_are_divided_among_sizes_and_the_last_may_have_places_over():
     assert divided(0, (16, 4)) == []
 
 
+def test_on_a_device_a_batch_is_filled_to_a_quarter_rather_than_divided():
+    """A batch takes it about as long, whatever its size: 90 examples go in one, not in six."""
+    assert divided(90, (1024, 256, 64, 16, 4, 1), "cuda") == [256]
+    assert divided(90, (1024, 256, 64, 16, 4, 1)) == [64, 16, 4, 4, 1, 1]
+    assert divided(63, (256, 4), "cuda") == [4] * 16
+    assert divided(64, (256, 4), "cuda") == [256]
+
+
 def test_lengths_come_in_steps_and_no_further_than_a_model_takes():
     assert [rounded(length, 30) for length in (1, 8, 9, 25, 30)] == [8, 8, 16, 30, 30]
     assert rounded(25, None) == 32

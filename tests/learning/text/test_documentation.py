@@ -1,5 +1,6 @@
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def test_there_is_enough_text_to_learn_from(corpus: dict[str, list[Document]]) -
     assert words["documentation-topics"] > 40_000
     share = words["documentation-heldout"] / (words["documentation"] + words["documentation-heldout"])
     assert 0.05 < share < 0.2
+
+
+def test_passages_are_the_topics_paragraph_by_paragraph(corpus: dict[str, list[Document]]) -> None:
+    passages = corpus["documentation-passages"]
+    topics = " ".join(" ".join(topic.text.split()) for topic in corpus["documentation-topics"])
+    assert len(passages) > 1_000
+    assert all(passage.text in topics for passage in passages)
+    assert min(len(passage.text.split()) for passage in passages) == documentation.PASSAGE_WORDS
+    assert len({passage.text for passage in passages}) == len({d.fields["name"] for d in passages}) == len(passages)
 
 
 def test_no_text_and_no_module_is_both_private_and_held_out(corpus: dict[str, list[Document]]) -> None:
@@ -70,7 +80,7 @@ def test_nothing_of_the_library_is_imported_for_it() -> None:
 def test_a_column_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"documentation-topics has no column 'author'.*text, package, module, name"):
         list(read(Source("documentation-topics", user="author"), tmp_path))
-    assert columns(Source("documentation-topics"), tmp_path) == ["text", "package", "module", "name"]
+    assert columns(Source("documentation-topics"), tmp_path) == ["text", "package", "module", "name", "kind"]
 
 
 def test_a_python_without_sources_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +136,15 @@ def test_documentation_that_cannot_be_kept_is_read_all_the_same(
     (tmp_path / "cache").write_text("a file, no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert [row["text"] for row in documentation._library(tmp_path)] == ["Said."]
+
+
+def test_every_docstring_says_what_it_is_of(tmp_path: Path) -> None:
+    found = list(read(Source("documentation", columns=("name", "kind")), tmp_path))
+    kinds = Counter(each.fields["kind"] for each in found)
+    assert set(kinds) == set(documentation.KINDS)
+    assert min(kinds.values()) > 200
+    named = {each.fields["name"]: each.fields["kind"] for each in found}
+    assert named["ast"] == "module"
+    assert named["ast.NodeVisitor"] == "class"
+    assert named["ast.NodeVisitor.visit"] == "method"
+    assert named["ast.literal_eval"] == "function"

@@ -15,6 +15,7 @@ from party.admission.recipes import kind_of, task_of, tasks_of, why_not
 from party.errors import PartyError
 from party.recipes.recipe import Kind
 from party.recipes.registry import find_recipe, recipe_names
+from party.releasing.mechanisms import mechanism_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.console.settings import SettingsError
 from protos.digest import artefact_digest
@@ -308,3 +309,40 @@ async def test_a_model_that_leaves_learned_what_its_recipe_learns(learner, desce
     caller = await learner(descent("weights", weights=True), recipe=recipe)
     given = {"texts_sha256": artefact_digest(b"[]"), "objective": objective}
     assert said in await refused(caller.train_alone(caller.model, np.zeros(66), **given))
+
+
+OUTSIDE = plan_pb2.Release(
+    name="pairs",
+    charges=1,
+    form=plan_pb2.FORM_SUMMED,
+    outside=plan_pb2.OutsideMechanism(kind="own_recipe.presence", numbers="{}"),
+)
+
+
+def test_a_recipe_names_each_mechanism_of_another_package_that_it_releases_under(installed):
+    recipe = installed("near", 'Recipe(({outside("own_recipe.presence"): part("cooccurrence")},))')
+    terms = plan_pb2.Terms(recipe=recipe, releases=[OUTSIDE])
+    assert why_not(terms) is None
+    assert tasks_of(terms, OUTSIDE) == {"cooccurrence"}
+    other = plan_pb2.Terms(recipe=recipe, releases=[OUTSIDE])
+    other.releases[0].outside.kind = "own_recipe.other"
+    said = why_not(other)
+    assert said is not None
+    assert "sums under own_recipe.other, a mechanism of another package" in said
+    assert tasks_of(other, other.releases[0]) == frozenset()
+    assert why_not(plan_pb2.Terms(recipe="dped", releases=[OUTSIDE])) is not None
+
+
+def test_a_party_without_the_package_refuses_such_a_release_in_words():
+    with pytest.raises(Refusal, match="which is not installed here") as refused:
+        mechanism_of(OUTSIDE)
+    assert refused.value.reason == Reason.PLAN
+
+
+@given(st.text(max_size=200), st.text(max_size=200), st.integers(0, 20))
+def test_whatever_an_outside_mechanism_says_is_a_refusal(kind, numbers, form):
+    release = plan_pb2.Release(name="one", charges=1, form=form)
+    release.outside.kind, release.outside.numbers = kind, numbers
+    with pytest.raises(Refusal) as refused:
+        mechanism_of(release)
+    assert refused.value.sentence.isprintable()

@@ -14,72 +14,21 @@ from learning.text import source
 from party.admission import needs
 from party.admission.admit import event_of
 from party.admission.needs import Capacity, fits
-from party.console import checking
-from party.console.checking import check, needed_disk, needed_memory
+from party.config import located, read_config
+from party.console.checking import check
+from party.console.checks import machine as looks
+from party.console.checks.machine import needed_disk, needed_memory
 from party.console.command import main
-from party.ledger.accounts import open_account
 from party.ledger.ledger import Ledger
+from party.shard.units import source_of
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import State
+from protos.identity import validity
 from protos.identity.authority import new_authority
-from protos.identity.certificates import Role, fingerprint
-from protos.identity.requests import key_pem, make_request, new_keys, read_request
+from protos.identity.certificates import fingerprint
 from protos.refusal import Reason, Refusal
 
-TEXT = "patient Xanthippe Quillfeather was seen"
-FILE = """
-name = "north"
-listen = "127.0.0.1:{port}"
-{top}
-[shard]
-source = "{source}"
-text = "{text}"
-{shard}
-[policy]
-epsilon = 10.0
-delta = 1e-6
-recipes = ["dped"]
-{policy}
-[identity]
-certificate = "north.pem"
-key = "north.key"
-authority = "{authority}"
-revoked = "revoked.pem"
-[peers]
-{peers}
-"""
-
-
-@pytest.fixture
-def authority():
-    return new_authority("a federation of these tests")
-
-
-@pytest.fixture
-def site(tmp_path, authority):
-    """`site(**changes)`: a party file with all that belongs to it, its account open; returns the file's path."""
-    keys = new_keys()
-
-    def issued(not_before=None, days=365):
-        bundle = authority.issue(read_request(make_request("north", *keys)), Role.PARTY, days, not_before)
-        (tmp_path / "north.pem").write_bytes(bundle.pem())
-
-    def makes(**changes):
-        issued(changes.pop("not_before", None), changes.pop("days", 365))
-        (tmp_path / "north.key").write_bytes(key_pem(*keys))
-        (tmp_path / "north.key").chmod(0o600)
-        (tmp_path / "revoked.pem").write_bytes(authority.revocation_list(changes.pop("revoked", ())))
-        (tmp_path / "notes.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
-        if changes.pop("account", True):
-            (tmp_path / "north.party").mkdir(mode=0o700, exist_ok=True)
-            open_account(tmp_path / "north.party", "north", epsilon=10.0, delta=1e-6, simulation=False)
-        path = tmp_path / "party.toml"
-        wanted = {"port": 0, "top": "", "source": "notes.jsonl", "text": "text", "shard": "", "policy": ""}
-        wanted |= {"peers": f'south = "SHA256:{"0" * 64}"'}
-        path.write_text(FILE.format(**wanted | {"authority": fingerprint(authority.certificate)} | changes))
-        return path
-
-    return makes
+TEXT = "another note"
 
 
 def found(path):
@@ -97,8 +46,8 @@ def test_a_party_that_is_ready_is_ok_in_every_line(site, capsys):
     lines = check(site())
     assert [line.what for line in lines if line.state is not State.OK] == []
     assert [line.what for line in lines] == [
-        *("party file", "certificates", "key", "revoked", "clock", "peers", "port", "folder", "account", "shard"),
-        *("policy", "disk", "memory", "device", "versions"),
+        *("party file", "certificates", "authority", "key", "revoked", "clock", "peers", "port", "folder", "account"),
+        *("shard", "policy", "disk", "memory", "device", "versions"),
     ]
     assert main(["check", "--config", str(site())]) == 0
     said = capsys.readouterr().out
@@ -120,12 +69,12 @@ def test_a_wrong_party_file_is_a_line_too(tmp_path, capsys):
     assert "there is no such file" in capsys.readouterr().out
 
 
-def test_no_text_of_a_record_is_shown(site, capsys):
+def test_no_text_of_a_record_is_shown(site, private_text, capsys):
     for changes in ({}, {"text": "note"}):
         main(["check", "--config", str(site(**changes))])
         main(["check", "--config", str(site(**changes)), "--json"])
     said = "".join(capsys.readouterr())
-    assert not [word for word in TEXT.split() if len(word) > 6 and word in said]
+    assert not [word for word in private_text.split() if len(word) > 6 and word in said]
 
 
 def test_the_shard_is_opened_and_its_first_record_alone_is_read(site, tmp_path, monkeypatch):
@@ -141,6 +90,34 @@ def test_the_shard_is_opened_and_its_first_record_alone_is_read(site, tmp_path, 
     monkeypatch.setattr(source, "read", counted)
     assert found(path)["shard"].state is State.OK
     assert len(taken) == 1
+
+
+def test_a_spreadsheet_of_another_encoding_is_told_before_its_rows_are_lost(site, tmp_path):
+    path = site(source="notes.csv")
+    (tmp_path / "notes.csv").write_bytes("text,mood\nfirst,1\nschön,0\n".encode("cp1252"))
+    line = found(path)["shard"]
+    assert (line.state, line.said.partition("; but ")[2]) == (
+        State.WARNING,
+        'it looks like encoding = "cp1252": set that in [shard], or rows are lost',
+    )
+    assert found(site(source="notes.csv", shard='encoding = "cp1252"'))["shard"].state is State.OK
+    assert "encoding = " in found(site(source="notes.csv", shard='encoding = "utf-16"'))["party file"].said
+
+
+def test_a_workbook_of_several_sheets_is_read_once_the_party_says_which(site, tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="the extra excel is not installed")
+    book = openpyxl.Workbook()
+    for title in ("2023", "2024"):
+        sheet = book.create_sheet(title)
+        for row in (["text", "mood"], [f"of {title}", 1]):
+            sheet.append(row)
+    book.save(tmp_path / "notes.xlsx")
+    line = found(site(source="notes.xlsx"))["shard"]
+    assert (line.state, 'sheet = "2023"' in line.said) == (State.TO_DO, True)
+    path = site(source="notes.xlsx", shard='sheet = "2024"')
+    assert found(path)["shard"].state is State.OK
+    shard = located(read_config(path).shard, path.parent)
+    assert [document.text for document in source.read(source_of(shard), tmp_path)] == ["of 2024"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +175,7 @@ def test_an_account_under_another_cap_is_told(site):
 
 def test_an_account_for_another_unit_is_told(site):
     path = site()
-    assert "is left of 10 for a document, added or removed" in found(path)["account"].said
+    assert "is left for one more release, for a document, added or removed" in found(path)["account"].said
     path.write_text(path.read_text().replace("epsilon = 10.0", 'record = "sentence"\nepsilon = 10.0'))
     assert "was opened for a document, added or removed" in only_wrong(found(path), "account")
 
@@ -228,7 +205,7 @@ async def test_what_is_left_of_the_account_is_what_the_ledger_admits(site, relea
     await ledger.close()
     left = LifetimeFilter(10.0, 1e-6).left([event])
     (said,) = [line.said for line in check(path) if line.what == "account"]
-    assert f"a release of epsilon {int(left * 1000) / 1000:g} at delta 1e-06 is left of 10" in said
+    assert f"epsilon {int(left * 1000) / 1000:g} of 10 at delta 1e-06 is left for one more release" in said
 
 
 def test_a_key_that_others_may_read_is_told_with_the_command(site, tmp_path):
@@ -251,6 +228,21 @@ def test_a_certificate_that_will_end_soon_is_a_warning_and_one_that_ended_is_to_
     assert only == ["certificates"]
     ended = found(site(days=10, not_before=datetime.now(UTC) - timedelta(days=20)))
     assert "expired" in only_wrong(ended, "certificates")
+
+
+def test_an_authority_that_will_end_soon_is_a_warning(site, monkeypatch):
+    path = site()
+    monkeypatch.setattr(validity, "EXPIRING", timedelta(days=20_000))
+    lines = found(path)
+    assert [what for what, line in lines.items() if line.state is State.WARNING] == ["certificates", "authority"]
+    assert "has to make a new one before (coordinator provision federation)" in lines["authority"].said
+
+
+def test_a_ledger_that_a_newer_version_wrote_is_told(site, tmp_path):
+    path = site()
+    with contextlib.closing(sqlite3.connect(tmp_path / "north.party" / "ledger.sqlite")) as sql:
+        sql.execute("PRAGMA user_version = 99")
+    assert "newer version of Conclave. Install that one here." in only_wrong(found(path), "account")
 
 
 def test_a_clock_that_is_behind_the_certificates_is_told(site):
@@ -355,9 +347,9 @@ def machine(monkeypatch):
     """A machine with so much free memory and disk."""
 
     def has(memory, disk):
-        for looks in (checking, needs):
-            monkeypatch.setattr(looks, "free_memory", lambda: memory)
-            monkeypatch.setattr(looks, "free_disk", lambda folder: disk)
+        for each in (looks, needs):
+            monkeypatch.setattr(each, "free_memory", lambda: memory)
+            monkeypatch.setattr(each, "free_disk", lambda folder: disk)
 
     return has
 

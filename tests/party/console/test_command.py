@@ -132,7 +132,7 @@ def test_a_shard_that_cannot_be_used_is_one_sentence(party_file, tmp_path, capsy
 def test_a_file_that_is_not_there(tmp_path, capsys):
     for verb in ("serve", "preview"):
         assert main([verb, "--config", str(tmp_path / "gone.toml")]) == 2
-        assert said(capsys).err.endswith("gone.toml: there is no such file.\n")
+        assert said(capsys).err.endswith("gone.toml: there is no such file. [C102]\n")
 
 
 def test_a_verb_that_is_not_there(capsys):
@@ -142,10 +142,11 @@ def test_a_verb_that_is_not_there(capsys):
 
 def test_a_bug_is_one_sentence_and_its_trace_a_private_file(party_file, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("party.console.command.located", lambda *_: 1 / 0)
+    monkeypatch.setattr("party.config.located", lambda *_: 1 / 0)
     assert main(["preview", "--config", str(party_file())]) == 1
     error = said(capsys).err
     assert "This is a bug in Conclave (ZeroDivisionError)" in error
+    assert error.endswith("[C901]\n")
     (trace,) = tmp_path.glob("conclave-trace-*")
     assert trace.name in error
     assert "ZeroDivisionError" in trace.read_text()

@@ -12,10 +12,13 @@ from coordinator.transport.dialled.gate import Gate
 from party.dialling import dialler as diallers
 from party.dialling.destination import Destination, destination
 from party.dialling.dialler import MOST_ACTIVE, Dialler, pause
+from protos import PROTOCOL_VERSION, software_version
 from protos.dialling import streams
 from protos.dialling.frames import Kind, expect, frame, spoken
 from protos.dialling.greeting import new_challenge
 from protos.dialling.streams import Stream
+
+OTHER = PROTOCOL_VERSION + 1
 
 
 async def until(true, seconds=10.0):
@@ -307,3 +310,22 @@ def test_pauses_grow_to_their_limit_with_jitter():
     for pauses, most in zip(found, (1, 2, 4, 30, 30), strict=True):
         assert most / 2 <= min(pauses) < max(pauses) <= most
         assert len(set(pauses)) > 40
+
+
+async def test_a_coordinator_of_another_protocol_is_named_once_in_the_log_and_dialled_all_the_same(
+    dials, gate, monkeypatch, caplog
+):
+    monkeypatch.setattr("coordinator.transport.dialled.places.about", lambda: {"software": "9.9", "protocol": OTHER})
+    with caplog.at_level(logging.WARNING, "conclave.party"):
+        dialler = dials(gate.address)
+        for _ in range(3):
+            assert await gate.places["north"].here(10)
+            stream = await asyncio.wait_for(gate.places["north"]._take(), 10)
+            stream.close()
+        await until(lambda: dialler.dialled > 3)
+    (said,) = [each.message for each in caplog.records if "runs Conclave" in each.message]
+    assert (
+        f"runs Conclave 9.9, protocol {OTHER}; this party runs {software_version()}, protocol {PROTOCOL_VERSION}"
+        in said
+    )
+    assert "Install the same version at both ends" in said

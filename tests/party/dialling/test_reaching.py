@@ -46,7 +46,9 @@ async def silent(reader, writer):
 
 
 async def test_a_gate_lets_its_party_in(gate, identities):
-    stream = await reach(destination(gate.address, "none"), identities.north, new_process())
+    stream, met = await reach(destination(gate.address, "none"), identities.north, new_process())
+    assert met.certificate == identities.coordinator.transport
+    assert abs(met.ahead) < 5
     assert await gate.places["north"].here(1)
     stream.close()
 
@@ -212,7 +214,7 @@ async def test_a_proxy_carries_it_with_and_without_a_password(gate, identities, 
     for password, user in (("", ""), ("ann:s3cret", "ann:s3cret@")):
         proxy = http_proxy(password)
         at = await listens(proxy.talk)
-        stream = await reach(destination(gate.address, f"http://{user}{at}"), identities.north, new_process())
+        stream, _ = await reach(destination(gate.address, f"http://{user}{at}"), identities.north, new_process())
         assert proxy.asked[0][:2] == [f"CONNECT {gate.address} HTTP/1.1", f"Host: {gate.address}"]
         stream.close()
 

@@ -94,7 +94,9 @@ async def test_the_account_of_a_simulation_opens_by_itself_and_is_on_record(tmp_
 def test_opening_is_explicit_logged_and_done_once(party_file, tmp_path, capsys):
     path = party_file()
     assert main(["account", "open", "--config", path]) == 0
-    assert "north is open, for good: epsilon 20 (delta 1e-06) for a document, added or removed." in said(capsys).out
+    out = said(capsys).out
+    assert "north is open, for good: epsilon 20 (delta 1e-06) for a document, added or removed." in out
+    assert "A first run may spend epsilon 18.63 of it: the cap holds for every run to come" in out
     account = read_account(tmp_path / "north.party" / "ledger.sqlite", "north").id
     assert main(["account", "open", "--config", path, "--json"]) == 0
     assert json.loads(said(capsys).out) == {

@@ -85,7 +85,7 @@ async def test_beside_a_node_it_lists_and_does_not_remove(opened, party_file, tm
 
 async def test_a_run_that_is_not_kept_is_one_sentence_and_nothing_is_made(answered, party_file, tmp_path, capsys):
     assert main(["purge", "run-2", "--config", party_file]) == 1
-    assert capsys.readouterr().err == ("Nothing is kept here of run run-2. Runs of which something is: run-1.\n")
+    assert capsys.readouterr().err == ("Nothing is kept here of run run-2. Runs of which something is: run-1. [C702]\n")
     (tmp_path / "other.toml").write_text(
         (tmp_path / "party.toml").read_text().replace('name = "north"', 'name = "other"')
     )

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone is 
 ASKS = """
 import ctypes, json, sys
 from party import actor
+from party import config
 from party.console import command
 from party.tasks import process as work
 
@@ -28,7 +29,7 @@ def seen(name):
     return instead
 
 work.first_line = seen("training")
-command.read_config = seen("serving")
+config.read_config = seen("serving")
 actor.new_keys = seen("actor")
 for begin in (work.main, command.serve, lambda: actor.PartyActor(["north"])):
     try:

@@ -156,6 +156,12 @@ async def test_the_json_log_tells_events_and_never_the_text(opened, killable, tm
     ]
     by_event = {each["event"]: each for each in lines}
     assert by_event["joined"]["run"] == "run-1"
+    assert (
+        "joined run run-1 of coordinator coordinator.here: dped, epsilon 8 at delta 1e-06"
+        in by_event["joined"]["message"]
+    )
+    assert "releases counts" in by_event["joined"]["message"]
+    assert "a noisy sum of " in by_event["answered"]["message"]
     assert by_event["trained"]["release"] == "counts"
     assert {"release", "batch", "bytes"} <= by_event["answered"].keys()
     assert by_event["refused"]["reason"] == "conflict"

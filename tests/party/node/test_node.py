@@ -31,13 +31,16 @@ from party.releasing.mechanisms import mechanism_of
 from party.tasks import process
 from party.tasks.job import Failure
 from party.tasks.result import load_counts
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_VERSION, software_version
 from protos.conclave.v1 import party_pb2
 from protos.identity.credentials import bearer
 from protos.refusal import Reason, Refusal
 
 TEXTS = ("apple bread cheese", "door egg fish apple", "bread bread cheese door", "fish egg apple apple unknown")
 SIMULATED = {"policy": {"simulation": True}}
+
+either_way = pytest.mark.parametrize("dials", ["listens", "dials"], indirect=True)
+"""Do a test with a party at a port, and with one that dials."""
 
 
 async def refused(waiting):
@@ -49,6 +52,7 @@ async def refused(waiting):
     return refusal.value
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     caller = await opened(policy={"tell": ["size-to-nearest-1000"], "declared_size": 7330})
@@ -112,6 +116,7 @@ async def test_real_noise_differs_between_releases_of_the_same_text(opened):
     assert (one != two).any()
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_batch_asked_again_is_the_same_bytes_at_no_cost(opened, tmp_path):
     caller = await opened()
@@ -122,6 +127,7 @@ async def test_a_batch_asked_again_is_the_same_bytes_at_no_cost(opened, tmp_path
     assert len(read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations) == 1
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_batch_is_the_same_after_the_node_was_ended_and_its_blocks_lost(opened, tmp_path):
     caller = await opened()
@@ -135,6 +141,7 @@ async def test_a_batch_is_the_same_after_the_node_was_ended_and_its_blocks_lost(
     np.testing.assert_array_equal(one, two)
 
 
+@either_way
 @pytest.mark.parametrize(("number", "start", "stop"), [(0, 0, 4), (1, 0, 3), (1, 2, 6), (7, 1, 2)])
 @pytest.mark.usefixtures("trains_here")
 async def test_a_row_is_never_noised_twice(opened, number, start, stop):
@@ -144,6 +151,7 @@ async def test_a_row_is_never_noised_twice(opened, number, start, stop):
     assert (await refused(caller.answer(caller.batch(number, start, stop)))).reason == Reason.CONFLICT
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_the_event_is_in_the_ledger_before_anything_leaves(opened, tmp_path, monkeypatch):
     caller = await opened()
@@ -197,6 +205,7 @@ async def test_a_charge_is_for_one_request_and_a_killed_node_trains_no_other_for
     assert len(charged(tmp_path)) == 1
 
 
+@either_way
 @pytest.mark.parametrize(
     ("start", "stop", "release", "said"),
     [
@@ -223,6 +232,7 @@ async def test_a_wrong_digest_is_refused(opened):
     assert "digest" in (await refused(caller.answer(batch))).sentence
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_nothing_is_answered_before_training(opened):
     caller = await opened()
@@ -230,14 +240,20 @@ async def test_nothing_is_answered_before_training(opened):
     assert "not trained yet" in (await refused(caller.answer(caller.batch(0, 0, 3)))).sentence
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
-async def test_an_older_protocol_is_refused(opened):
+async def test_an_older_and_a_newer_protocol_are_refused_with_both_versions(opened):
     caller = await opened()
-    refusal = await refused(caller.join(protocol_version=0))
-    assert refusal.reason == Reason.PROTOCOL
-    assert "older protocol (0)" in refusal.sentence
+    for other, word in ((0, "an older"), (PROTOCOL_VERSION - 1, "an older"), (PROTOCOL_VERSION + 1, "a newer")):
+        refusal = await refused(caller.join(protocol_version=other))
+        assert refusal.reason == Reason.PROTOCOL
+        both = (
+            f"speaks {word} protocol ({other}); party north speaks {PROTOCOL_VERSION} (Conclave {software_version()})"
+        )
+        assert both in refusal.sentence
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_wrong_plan_hash_is_refused(opened):
     caller = await opened()
@@ -247,6 +263,7 @@ async def test_a_wrong_plan_hash_is_refused(opened):
     assert "hash" in refusal.sentence
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_call_under_another_plan_is_refused(opened):
     caller = await opened()
@@ -255,6 +272,7 @@ async def test_a_call_under_another_plan_is_refused(opened):
     assert (await refused(caller.provide())).reason == Reason.PLAN
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_rule_of_the_policy_travels_with_its_name(opened, terms):
     caller = await opened(plan=terms(recipe="swing"))
@@ -262,12 +280,14 @@ async def test_a_rule_of_the_policy_travels_with_its_name(opened, terms):
     assert (refusal.reason, refusal.rule) == (Reason.POLICY, "recipes")
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_party_that_cannot_pay_refuses_to_join(opened):
     caller = await opened(policy={"epsilon": 2.0})
     assert (await refused(caller.join())).reason == Reason.BUDGET
 
 
+@either_way
 @pytest.mark.parametrize("run_id", ["", "../../etc", "a/b", "A", "x" * 65, ".", "run\n"])
 @pytest.mark.usefixtures("trains_here")
 async def test_a_run_id_cannot_name_a_path(opened, tmp_path, run_id):
@@ -277,6 +297,7 @@ async def test_a_run_id_cannot_name_a_path(opened, tmp_path, run_id):
     assert not any((tmp_path / "north.party" / "runs").iterdir())
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_verbs_of_a_run_that_is_not_joined_are_refused(opened):
     caller = await opened()
@@ -285,6 +306,7 @@ async def test_verbs_of_a_run_that_is_not_joined_are_refused(opened):
     await caller.leave()
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_leaving_removes_the_counts_and_the_run_stays_ended(opened, tmp_path):
     caller = await opened()
@@ -296,6 +318,7 @@ async def test_leaving_removes_the_counts_and_the_run_stays_ended(opened, tmp_pa
     assert len(read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations) == 1
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_an_artefact_is_sent_once(opened):
     caller = await opened()
@@ -358,6 +381,7 @@ async def test_small_artefacts_are_counted_too(opened, monkeypatch):
     assert "would leave 4 artefacts" in (await refused(caller.provide(b"3", kind="texts"))).sentence
 
 
+@either_way
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -379,6 +403,7 @@ async def test_an_artefact_that_is_not_what_it_says_is_not_kept(opened, tmp_path
     assert not list((tmp_path / "north.party/runs/run-1").glob("*.artefact*"))
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_message_over_the_limit_is_refused(opened):
     caller = await opened()
@@ -388,6 +413,7 @@ async def test_a_message_over_the_limit_is_refused(opened):
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_the_same_operation_is_trained_once(opened, tmp_path, monkeypatch):
     caller = await opened()
@@ -424,6 +450,7 @@ async def test_a_release_that_was_answered_is_not_trained_again(opened, tmp_path
     assert (await refused(caller.train())).reason == Reason.CONFLICT
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_callers_of_one_operation_share_it(opened):
     caller = await opened()
@@ -458,6 +485,7 @@ async def test_one_thing_is_trained_at_a_time(opened, monkeypatch):
     assert most == 1
 
 
+@either_way
 @pytest.mark.usefixtures("trains_here")
 async def test_a_caller_that_goes_away_finds_its_training_again(opened, monkeypatch):
     here, begun = Training._work, []

@@ -1,4 +1,6 @@
-"""A party's end of a secure sum over the wire: four real nodes, and a coordinator made of the protocol's own pieces."""
+"""A party's end of a secure sum over the wire: real nodes, four, or so many that they draw a graph, and a coordinator
+made of the protocol's own pieces.
+"""
 
 import asyncio
 import dataclasses
@@ -17,8 +19,10 @@ from aggregation.secure_sum.absence import Absence, absence
 from aggregation.secure_sum.advertise import Advertisement
 from aggregation.secure_sum.consistency import Consent, Consents, Survivors, consent
 from aggregation.secure_sum.context import Context
-from aggregation.secure_sum.disclaim import Disclaimer, Disclaimers, disclaim
+from aggregation.secure_sum.disclaim import Disclaimer, Disclaimers, disclaim, least_signers
+from aggregation.secure_sum.graph import drawn
 from aggregation.secure_sum.mask import MaskedBlock, MemoryBlocks
+from aggregation.secure_sum.opening import Opening
 from aggregation.secure_sum.share import Inbox, Parcels
 from aggregation.secure_sum.summation import Summation
 from aggregation.secure_sum.unmask import Revealed
@@ -50,8 +54,9 @@ pytestmark = pytest.mark.usefixtures("trains_here")
 
 NAMES = ("east", "north", "south", "west")
 ROWS = 4
-ADVERTISE, SHARE, MASK, CONSENT, REVEAL, DISCLAIM, REFUND = (
+ADVERTISE, OPEN, SHARE, MASK, CONSENT, REVEAL, DISCLAIM, REFUND = (
     party_pb2.SUM_ROUND_ADVERTISE,
+    party_pb2.SUM_ROUND_OPEN,
     party_pb2.SUM_ROUND_SHARE,
     party_pb2.SUM_ROUND_MASK,
     party_pb2.SUM_ROUND_CONSENT,
@@ -63,7 +68,7 @@ ADVERTISE, SHARE, MASK, CONSENT, REVEAL, DISCLAIM, REFUND = (
 
 @dataclass
 class Four:
-    """The callers of four parties that joined one run and trained, and the coordinator's own state."""
+    """The callers of parties, four if nothing is said, that joined one run and trained, and the coordinator's state."""
 
     callers: dict
     certificates: dict
@@ -72,12 +77,13 @@ class Four:
     folder: object
     release: str = "counts"
     cells: int = 36
+    names: tuple[str, ...] = NAMES
 
     def context(self, attempt=0):
-        run = self.callers["north"].run
+        run = self.callers[self.names[0]].run
         privacy = self.terms.privacy
         return Context.of(
-            run=run.run_id, plan_hash=run.plan_hash.hex(), sum=self.release, attempt=attempt, parties=NAMES,
+            run=run.run_id, plan_hash=run.plan_hash.hex(), sum=self.release, attempt=attempt, parties=self.names,
             length=self.cells, dropouts=privacy.dropouts, colluders=privacy.colluders,
         )  # fmt: skip
 
@@ -98,27 +104,32 @@ class Four:
         except grpc.aio.AioRpcError as error:
             raise refusal_of(error) or error from None
 
-    async def to_shares(self, attempt=0, names=NAMES):
+    async def to_shares(self, attempt=0, names=()):
         """Rounds up to the shares; the sum and what every party receives."""
-        total = self.sum(attempt)
+        total, names = self.sum(attempt), names or self.names
         for name in names:
             (said,) = await self.ask(name, ADVERTISE, attempt=attempt)
             total.advertised(Advertisement.decode(said, name))
-        roster = total.roster().encode()
+        shown = total.roster().encode()
+        if drawn(total.context):
+            for name in names:
+                (said,) = await self.ask(name, OPEN, shown, attempt)
+                total.opened(Opening.decode(said, name))
+            shown = total.openings().encode()
         for name in names:
-            (said,) = await self.ask(name, SHARE, roster, attempt)
+            (said,) = await self.ask(name, SHARE, shown, attempt)
             total.dealt(Parcels.decode(said, name))
         return total, {name: inbox.encode() for name, inbox in total.inboxes().items()}
 
-    async def to_masks(self, attempt=0, names=NAMES, lost=()):
+    async def to_masks(self, attempt=0, names=(), lost=()):
         total, inboxes = await self.to_shares(attempt, names)
-        for name in names:
+        for name in names or self.names:
             if name not in lost:
                 for said in await self.ask(name, MASK, inboxes[name], attempt):
                     total.masked(MaskedBlock.decode(said, name))
         return total
 
-    async def to_the_end(self, attempt=0, names=NAMES, lost=()):
+    async def to_the_end(self, attempt=0, names=(), lost=()):
         """The sum [36] of whoever is not lost before its vector is sent."""
         total = await self.to_masks(attempt, names, lost)
         survivors = total.survivors()
@@ -150,9 +161,9 @@ class Four:
         account = read_account(self.folder / f"{name}.party/ledger.sqlite", name)
         return [each.attempt for each in account.reservations if each.stands]
 
-    async def disclaimed(self, names=NAMES, attempt=0):
+    async def disclaimed(self, names=(), attempt=0):
         """What parties sign of an attempt, as it is shown to those that were charged."""
-        said = {name: await self.ask(name, DISCLAIM, attempt=attempt) for name in names}
+        said = {name: await self.ask(name, DISCLAIM, attempt=attempt) for name in names or self.names}
         return [Disclaimer.decode(message, name) for name, (message,) in said.items()]
 
     async def refund(self, name, disclaimers, attempt=0):
@@ -161,26 +172,27 @@ class Four:
 
 @pytest.fixture
 def four(opened, terms, tmp_path):
-    """Four parties of one plan, joined and trained; each has pinned the others."""
+    """Four parties of one plan, or those that are named, joined and trained; each has pinned the others."""
 
-    async def joins(dropouts=0, attempts=1, colluders=0):
-        identities = {name: self_made(name, Role.PARTY, tmp_path / f"{name}.party/identity") for name in NAMES}
+    async def joins(dropouts=0, attempts=1, colluders=0, names=NAMES):
+        identities = {name: self_made(name, Role.PARTY, tmp_path / f"{name}.party/identity") for name in names}
+        count = len(names)
         plan = terms(
-            parties=list(NAMES), minimum_parties=4 - dropouts, trust=plan_pb2.TRUST_SECURE_SUM, dropouts=dropouts,
+            parties=list(names), minimum_parties=count - dropouts, trust=plan_pb2.TRUST_SECURE_SUM, dropouts=dropouts,
             attempts=attempts, colluders=colluders, insecure_reproducible_noise=True,
-            shares=4 - dropouts - colluders,
+            shares=count - dropouts - colluders,
         )  # fmt: skip
         certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
         callers = {}
-        for name in NAMES:
-            pins = {other: identities[other].fingerprint for other in NAMES if other != name}
+        for name in names:
+            pins = {other: identities[other].fingerprint for other in names if other != name}
             caller = await opened(plan=plan, name=name, peers=pins, policy={"simulation": True, "epsilon": 200.0})
             peers = [party_pb2.Peer(name=other, certificate=certificates[other]) for other in pins]
             await caller.join(peers=peers)
             await caller.provide()
             await caller.train()
             callers[name] = caller
-        return Four(callers, certificates, plan, opened, tmp_path)
+        return Four(callers, certificates, plan, opened, tmp_path, names=names)
 
     return joins
 
@@ -538,7 +550,7 @@ class Driving(Federation):
 
 
 def driving(parties, tmp_path, lines, store=None):
-    run = parties.callers["north"].run
+    run = parties.callers[parties.names[0]].run
     store = store or RunStore.create(tmp_path / "coordinator", run.run_id, "sums", run.plan_hash)
     return Driving(parties, store, lines)
 
@@ -625,7 +637,7 @@ async def restarted(parties, name):
     )
     assert plan_hash(other.plan) == caller.run.plan_hash
     await asyncio.sleep(0)
-    return Four(parties.callers | {name: other}, parties.certificates, parties.terms, parties.opened, parties.folder)
+    return dataclasses.replace(parties, callers=parties.callers | {name: other})
 
 
 async def test_a_step_is_summed_securely_and_every_attempt_has_a_sample_of_its_own(stepping):
@@ -745,7 +757,7 @@ OTHERS = ("east", "south", "west")
 async def left_out(parties, attempt=0, lost="north"):
     """All vectors leave, one does not arrive, the rest agrees without it: the sum, and what shows who is absent."""
     total, inboxes = await parties.to_shares(attempt)
-    for name in NAMES:
+    for name in parties.names:
         for said in await parties.ask(name, MASK, inboxes[name], attempt):
             if name != lost:
                 total.masked(MaskedBlock.decode(said, name))
@@ -753,7 +765,8 @@ async def left_out(parties, attempt=0, lost="north"):
     for name in survivors.names:
         (said,) = await parties.ask(name, CONSENT, survivors.encode(), attempt)
         total.consented(Consent.decode(said, name))
-    return total, absence(total.group, b"", survivors, total.consents())
+    openings = total.openings().encode() if drawn(total.context) else b""
+    return total, absence(total.group, openings, survivors, total.consents())
 
 
 async def test_a_party_that_is_not_on_the_signed_list_takes_its_charge_back_and_never_speaks_of_it_again(four):
@@ -915,3 +928,98 @@ async def never(request):
     """A party that says nothing."""
     await asyncio.Event().wait()
     yield
+
+
+def many(count):
+    """The names of so many parties; above sixteen they draw a graph."""
+    return tuple(f"party-{number:02}" for number in range(count))
+
+
+@pytest.mark.slow
+async def test_above_sixteen_parties_the_neighbours_disclaimers_count_and_for_who_forgot_them_all(four):
+    count = 24
+    parties = await four(dropouts=2, colluders=1, names=many(count))
+    total = await parties.to_masks()
+    context, (first, second, third, *_) = parties.context(), parties.names
+    near = total.group.holders(first)
+    assert len(near) < count
+    signed = {each.party: each for each in await parties.disclaimed()}
+    needed = least_signers(context, near)
+    strangers = [signed[name] for name in parties.names if name not in near]
+    few = [signed[name] for name in near[: needed - 1]]
+    refusal = await refused(parties.refund(first, [*few, *strangers]))
+    assert f"{needed - 1} of the {len(near)} parties that may hold shares" in refusal.sentence
+    assert f"it takes {needed}" in refusal.sentence
+    assert parties.charged(first) == [0]
+    assert await parties.refund(first, [signed[name] for name in near[:needed]]) == [b""]
+    parties = await restarted(parties, second)
+    needed = least_signers(context, parties.names)
+    near = total.group.holders(second)
+    assert len(near) < needed
+    refusal = await refused(parties.refund(second, [signed[name] for name in near]))
+    assert f"{len(near)} of the {count} parties" in refusal.sentence
+    assert f"it takes {needed}" in refusal.sentence
+    assert parties.charged(second) == [0]
+    assert await parties.refund(second, [signed[name] for name in parties.names[-needed:]]) == [b""]
+    assert [parties.charged(name) for name in (first, second, third)] == [[], [], [0]]
+    for kind in (ADVERTISE, OPEN, SHARE, MASK, CONSENT, REVEAL):
+        assert (await refused(parties.ask(first, kind))).reason == Reason.SECURE_SUM
+        assert (await refused(parties.ask(second, kind))).reason == Reason.SECURE_SUM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [24, 40])
+async def test_a_run_of_many_takes_back_a_lost_attempt_and_what_one_left_out_paid_in_the_next(four, tmp_path, count):
+    """Half of the parties are restarted before they agree; in the next attempt one is, after its vector left."""
+    parties, lines = await four(dropouts=2, colluders=1, names=many(count)), []
+    coordinator = driving(parties, tmp_path, lines)
+    first, *rest = parties.names
+
+    async def restarts_half(on_message):
+        coordinator.befalls = {MASK: loses_the_first, CONSENT: restarts_the_first}
+        await coordinator.restart(*rest[: count // 2])
+
+    async def loses_the_first(on_message):
+        def hears(who, said):
+            if who != first:
+                on_message(who, said)
+
+        return hears
+
+    async def restarts_the_first(on_message):
+        coordinator.befalls = {}
+        await coordinator.restart(first)
+
+    coordinator.befalls = {CONSENT: restarts_half}
+    reached, total = await coordinator.sums()
+    parties = coordinator.parties
+    assert (reached, coordinator.store.summed("counts")) == (count - 1, tuple(rest))
+    assert np.array_equal(total, sum(parties.noisy(name) for name in rest))
+    assert parties.charged(first) == []
+    assert [parties.charged(name) for name in rest] == [[1]] * (count - 1)
+    assert Refunds(coordinator.store).owed == set()
+    told = [line.strip() for line in lines if "free of its cost" in line]
+    assert told == [
+        f"attempt 1 at the sum of counts: {count} parties signed to reveal nothing of it; {count} are free of its cost",
+        f"{first} is not in attempt 2 at the sum of counts and is free of its cost",
+    ]
+
+
+@pytest.mark.slow
+async def test_above_sixteen_parties_a_list_without_the_nonces_that_drew_the_graph_takes_nothing_back(four):
+    parties = await four(dropouts=2, colluders=1, names=many(24))
+    first, other, *_ = parties.names
+    _, shown = await left_out(parties, lost=first)
+    signed = shown.consents.consents
+    for changed, said in (
+        (dataclasses.replace(shown, openings=b""), "left out the nonces"),
+        (dataclasses.replace(shown, openings=shown.openings + b"\0"), "another list"),
+        (dataclasses.replace(shown, consents=Consents(signed[1:])), f"it takes {parties.context().threshold}"),
+        (dataclasses.replace(shown, names=parties.names), "by a list that names it"),
+    ):
+        refusal = await refused(parties.ask(first, REFUND, changed.encode()))
+        assert (refusal.reason, said in refusal.sentence) == (Reason.SECURE_SUM, True), refusal.sentence
+        assert parties.charged(first) == [0]
+    assert "by a list that names it" in (await refused(parties.ask(other, REFUND, shown.encode()))).sentence
+    assert await parties.ask(first, REFUND, shown.encode()) == [b""]
+    assert (parties.charged(first), parties.charged(other)) == ([], [0])

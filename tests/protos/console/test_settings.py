@@ -76,6 +76,13 @@ def test_a_number_that_is_not_finite_is_refused(tmp_path, number):
     assert "[privacy] epsilon" in complaint(tmp_path, f"[privacy]\nepsilon = {number}\n")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_bytes(b"\xef\xbb\xbf[privacy]\nepsilon = 1\n")
+    assert read_settings(path, Outer).privacy.epsilon == 1.0
+    assert complaint(tmp_path, b"\xef\xbb\xbf[privacy]\nepsilom = 1\n").startswith("plan.toml, line 2: ")
+
+
 def test_a_file_that_is_not_there_not_utf8_not_toml_or_a_folder(tmp_path):
     with pytest.raises(SettingsError, match="no such file"):
         read_settings(tmp_path / "none.toml", Outer)

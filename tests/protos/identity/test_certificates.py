@@ -38,15 +38,15 @@ def extension(certificate, kind):
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_an_end_has_a_certificate_for_each_use_and_neither_passes_for_another(authority, party, coordinator, role):
-    own = party() if role is Role.PARTY else coordinator()
+def test_an_end_has_a_certificate_for_each_use_and_neither_passes_for_another(authority, end, role):
+    own = end(role)
     for certificate, use in ((own.transport, Use.TRANSPORT), (own.signing, Use.SIGNING)):
         check_certificate(certificate, authority=authority.certificate, role=role, name=own.name, use=use)
         assert subject_of(certificate) == (role, own.name, use)
         other_use = Use.SIGNING if use is Use.TRANSPORT else Use.TRANSPORT
-        other_role = Role.PARTY if role is Role.COORDINATOR else Role.COORDINATOR
         assert f"is not a {role}'s for {other_use}" in refused(certificate, authority, role, other_use)
-        assert f"is not a {other_role}'s for {use}" in refused(certificate, authority, other_role, use)
+        for other_role in set(Role) - {role}:
+            assert f"is not a {other_role}'s for {use}" in refused(certificate, authority, other_role, use)
 
 
 def test_a_party_is_a_server_a_coordinator_a_client_and_signing_is_for_no_connection(party, coordinator):

@@ -100,10 +100,11 @@ def refuse(context, raw):
 
 async def said(address, identity, name="north", **asked):
     found = await asyncio.to_thread(diagnose, address, name, identity, **asked)
-    if found is not None:
-        assert found.startswith(f"party {name} at {address}")
-        assert "\n" not in found
-    return found
+    if found is None:
+        return None
+    assert found.sentence.startswith(f"party {name} at {address}")
+    assert "\n" not in found.sentence
+    return found.sentence
 
 
 async def test_nothing_is_said_when_nothing_is_wrong(node, party, coordinator):
@@ -118,6 +119,23 @@ async def test_plain_text_and_tls_are_told_apart_both_ways(node, party, coordina
     tls = await said(await node(party()), None)
     assert "speaks TLS, and this run has no identity" in tls
     assert '[federation] identity = "FOLDER"' in tls
+
+
+async def test_what_is_wrong_has_the_code_of_its_page(node, party, coordinator, stranger):
+    own = coordinator(**LONG_AGO)
+    with accepting(lambda raw: raw.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as another:
+        asked = [
+            (await node(None), own, "C502"),
+            (await node(party()), None, "C502"),
+            (another, own, "C502"),
+            (await node(party(**ENDED)), own, "C402"),
+            (await node(party(**TO_COME)), own, "C403"),
+            (await node(party(by=stranger)), own, "C404"),
+            (await node(party("south")), own, "C404"),
+            (await node(party()), coordinator(**ENDED), "C402"),
+        ]
+        for address, identity, code in asked:
+            assert (await asyncio.to_thread(diagnose, address, "north", identity)).code == code
 
 
 async def test_each_fault_of_the_partys_certificate_has_a_sentence_of_its_own(

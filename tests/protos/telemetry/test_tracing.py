@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -283,3 +284,24 @@ def test_a_url_that_is_no_collectors_is_a_sentence(to, tmp_path):
     pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
     with pytest.raises(ValueError, match="is no address of a collector"):
         tracers.tracer(to, tmp_path, "conclave-coordinator")
+
+
+def test_a_program_that_a_thread_starts_is_not_held_up_by_the_library(tmp_path):
+    """Ray starts its own so, in a process forked from a thread; what the library does after a fork may wait there."""
+    pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+    lines = """
+        import subprocess, sys, threading
+        from pathlib import Path
+        from protos.telemetry import tracers
+        tracer = tracers.tracer("spans.jsonl", Path(sys.argv[1]), "conclave-coordinator")
+        import concurrent.futures.thread  # what it does after a fork comes behind the library, as in a run
+        starts = lambda: subprocess.run([sys.executable, "-c", "pass"], preexec_fn=lambda: None)
+        thread = threading.Thread(target=starts)
+        thread.start()
+        thread.join()
+        tracer.close()
+        print("started")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(lines), str(tmp_path)]
+    done = subprocess.run(command, cwd=HOUSE, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["started"], done.stderr

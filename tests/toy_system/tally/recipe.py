@@ -8,7 +8,7 @@ from dp_accounting import GaussianDpEvent
 
 from aggregation.mechanisms.counts import CountsMechanism
 from coordinator.plan.public_text import source_of
-from coordinator.pricing.release import Release, budget, shares
+from coordinator.pricing.release import Release, shares, unpromised
 from learning.text.source import read
 from learning.text.words import Vocabulary, tokenize
 from protos.conclave.v1 import party_pb2
@@ -81,7 +81,7 @@ class Tally:
             if self.plan.privacy.trust == "secure-sum":
                 count = await federation.sum_securely(release, priced.binding.terms, release.rows, store)
             else:
-                note = budget(priced.guarantee, self.plan)
+                note = unpromised(self.plan)
                 count = await federation.aggregate(*shape, release.rows, store, note)
             present = {COUNTS: count}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}

@@ -4,9 +4,9 @@ As in the certified form nobody is told whose row is whose. The attack asks of e
 are if one of them is its own.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.sequences import SequencesMechanism
 from coordinator.auditing.attacks import Ran, Scores, Seen
 from coordinator.auditing.canaries import Canary
-from coordinator.published.audit import Exposed
+from coordinator.systems.nvdp.row_attacks import RowAttacks
 from coordinator.systems.nvdp.sequences.public import encoder_of, form_of, kept, targets_of
 from coordinator.systems.nvdp.sequences.recipe import SEQUENCES, SampledByLayer, sequences_of
-from coordinator.text_models.auditing.trained import ENOUGH, columns_of_plan, mislabelled
-from learning.text.labelled import Example, LabelMap, examples
-from learning.text.source import Document, Skipped
+from learning.text.labelled import Example, LabelMap
 
 if TYPE_CHECKING:
     from learning.bottleneck.forms import NoisyModel
@@ -41,29 +39,16 @@ _DRAWS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceAttacks:
+class SequenceAttacks(RowAttacks[SampledByLayer]):
     """A `coordinator.auditing.attacks.Attacks`."""
 
-    recipe: SampledByLayer
-
     @property
-    def compares(self) -> bool:
-        return False
-
-    @property
-    def watches(self) -> bool:
-        return False
-
-    @property
-    def most(self) -> int | None:
-        return ENOUGH
-
-    def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
-        return mislabelled(self.recipe.plan, self.recipe.read, count, rows, rng)
+    def texts(self) -> int:
+        return 1
 
     def scores(self, seen: Seen) -> Iterator[Scores]:
         canaries = len(seen.planted.canaries)
-        owner, found = self._examples(seen.units(self.recipe.plan))
+        owner, found = self.examples(seen.units(self.recipe.plan))
         layer = kept(self.recipe.plan, self.recipe.read, seen.ran.run.store)
         posterior = self._samplers(layer, found)
         values = self._in_rows(seen, posterior, found, owner, canaries)
@@ -76,22 +61,10 @@ class SequenceAttacks:
         yield Scores("student", _STUDENT, fell)
 
     def losses(self, canaries: Sequence[Canary], ran: Ran) -> Floats:
-        owner, found = self._examples([canary.rows for canary in canaries])
+        owner, found = self.examples([canary.rows for canary in canaries])
         layer = kept(self.recipe.plan, self.recipe.read, ran.run.store)
         values = self._losses(self._student(ran), self._samplers(layer, found), found)
         return np.asarray(np.bincount(owner, values, minlength=len(canaries)), np.float64)
-
-    def exposures(self, seen: Seen) -> Iterable[Exposed]:
-        return ()
-
-    def _examples(self, units: Sequence[Sequence[Document]]) -> tuple[Ints, list[Example]]:
-        """The unit of each text that a party releases, and the texts: one of each unit."""
-        plan, owner, found = self.recipe.plan, list[int](), list[Example]()
-        for number, rows in enumerate(units):
-            own = list(examples(rows, columns_of_plan(plan), plan.text.targets, Skipped(), lenient=True))[:1]
-            found += own
-            owner += [number] * len(own)
-        return np.array(owner, np.int64), found
 
     def _samplers(self, layer: "NoisyModel", found: Sequence[Example]) -> "Posterior":
         from learning.bottleneck.fitting import samplers
@@ -148,7 +121,7 @@ class SequenceAttacks:
         apart = unlikeliness(sample, joined([posterior, nobody]))
         there = np.where(owner < canaries, 0.5, 1.0)
         empty = max(1e-9, len(rows.labels) - float(there.sum()))
-        labels, own = self._classes(found, mechanism.classes), np.flatnonzero(owner < canaries)
+        labels, own = self.classes(found, mechanism.classes), np.flatnonzero(owner < canaries)
         total = np.full(len(own), -np.inf)
         with np.errstate(divide="ignore"):
             for start in range(0, len(rows.labels), _AT_ONCE):
@@ -167,12 +140,3 @@ class SequenceAttacks:
         none = torch.zeros((1, form.tokens, form.read), dtype=torch.float16)
         with torch.no_grad():
             return layer.posterior(none, torch.zeros(none.shape[:2], dtype=torch.bool))
-
-    def _classes(self, found: Sequence[Example], classes: int) -> Ints:
-        targets: Any = self.recipe.plan.text.targets
-        truth = np.array([each.target for each in found], np.float64)
-        if isinstance(targets, LabelMap):
-            return truth.astype(np.int64)
-        from learning.noisy_vectors.regression import binned
-
-        return binned(truth, targets.low, targets.high, classes)

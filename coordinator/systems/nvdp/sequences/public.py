@@ -136,7 +136,7 @@ def kept(plan: NvdpPlan, public: PublicText, store: RunStore) -> "NoisyModel":
     try:
         model.load_state_dict(load(path.read_bytes()))
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.", code="C802") from None
     model.train(False)
     return model
 

@@ -4,30 +4,28 @@ The layer is trained with its head on public text and does not change afterwards
 parties released. The form with a proof is `coordinator.systems.nvdp.recipe`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from dp_accounting import DpEvent, NonPrivateDpEvent
-from numpy.typing import NDArray
 
-from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.sequences import Sequences, SequencesMechanism
-from coordinator.errors import PlanError, RunError
+from coordinator.errors import PlanError
 from coordinator.federation.aside import aside
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import PricedPlan, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, unpromised
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.nvdp.plan import NvdpPlan
+from coordinator.systems.nvdp.pooling import keep_matrices, kept_parts, odd_matrix
 from coordinator.systems.nvdp.sequences import public as public_data
 from coordinator.systems.nvdp.sequences.public import LAYER, PublicSequences
 from coordinator.systems.nvdp.sequences.student import PublishedSequences, student_of
 from coordinator.systems.system import Stage
 from coordinator.text_models.messages import model_message, provide_model
-from coordinator.text_models.public import labelled_text
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 
@@ -50,7 +48,7 @@ class SampledByLayer:
 
     @property
     def labelled(self) -> plan_pb2.LabelledText:
-        return labelled_text(self.plan)
+        return self.plan.labelled
 
     @property
     def read(self) -> PublicSequences:
@@ -104,11 +102,11 @@ class SampledByLayer:
             mechanism = release.under(SequencesMechanism)
             if not store.summed(SEQUENCES):
                 rows = max(1, _NUMBERS_AT_ONCE // release.columns)
-                note = budget(priced.guarantee, plan)
+                note = unpromised(plan)
                 matrices = await federation.gather(
-                    SEQUENCES, release.rows, release.columns, rows, note, odd=_odd(mechanism)
+                    SEQUENCES, release.rows, release.columns, rows, note, odd=odd_matrix(mechanism, "sequences")
                 )
-                _keep(store, matrices)
+                keep_matrices(store, KEPT, SEQUENCES, matrices)
             present = {SEQUENCES: len(store.summed(SEQUENCES))}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
@@ -140,37 +138,7 @@ class SampledByLayer:
         return student_of(self.plan, self.read, content, mechanism, sequences_of(store, mechanism))
 
 
-def _odd(mechanism: SequencesMechanism) -> Callable[[NDArray[np.int64]], str]:
-    """A function that says why a party's matrix is no rows of the release; empty where it is."""
-
-    def odd(matrix: NDArray[np.int64]) -> str:
-        try:
-            mechanism.released(matrix)
-        except IntegrityError as error:
-            return f"what it released are no sequences: {error}"
-        return ""
-
-    return odd
-
-
-def _keep(store: RunStore, matrices: dict[str, NDArray[np.int64]]) -> None:
-    """Store the rows of every party. They are released."""
-    from safetensors.numpy import save
-
-    store.write(KEPT, save({name: matrix.astype(np.int32) for name, matrix in matrices.items()}))
-    store.begin_sum(SEQUENCES, list(matrices))
-
-
 def sequences_of(store: RunStore, mechanism: SequencesMechanism) -> Sequences:
     """The stored rows, party after party. Raises `RunError` where they are damaged."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    path = store.folder / KEPT
-    try:
-        found = load(path.read_bytes())
-        parts = [mechanism.released(found[name].astype(np.int64)) for name in sorted(found)]
-    except (SafetensorError, OSError, IntegrityError) as error:
-        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
-    vectors, logs, labels = zip(*parts, strict=True)
+    vectors, logs, labels = zip(*kept_parts(store, KEPT, mechanism), strict=True)
     return Sequences(np.concatenate(vectors), np.concatenate(logs), np.concatenate(labels))

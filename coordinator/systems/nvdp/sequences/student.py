@@ -1,34 +1,29 @@
 """What a run of the published form publishes: the sequences as a data set, and the encoder, the layer and its head."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.mechanisms.sequences import Sequences, SequencesMechanism
-from coordinator.plan.named import named
+from coordinator.page.exhibits import Exhibit, Table
 from coordinator.publishing.report import Statement
 from coordinator.systems.nvdp.plan import NvdpPlan
-from coordinator.systems.nvdp.published import compared
+from coordinator.systems.nvdp.scripted import majority, scripted_student, write_scripted
 from coordinator.systems.nvdp.sequences import dataset
 from coordinator.systems.nvdp.sequences.public import PublicSequences, form_of, heldout_samplers
-from coordinator.text_models import folder as classifier_folder
-from coordinator.text_models.folder import ClassifierStudent, metrics_of
+from coordinator.systems.nvdp.sequences.published import compared
+from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.student import PublishedClassifier, measured
-from learning.text.hub import is_hub_name
-from learning.text.labelled import LabelMap
+from coordinator.text_models.student import exhibits as classifier_exhibits
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from learning.bottleneck.forms import NoisyModel
 
 TENSORS: Final = "layer.safetensors"
 ABOUT: Final = "layer.json"
-SCRIPT: Final = "predict.py"
 _USED: Final = """```python
 import sys
 
@@ -55,25 +50,14 @@ class PublishedSequences(PublishedClassifier):
 
     def write(self, folder: Path) -> None:
         from learning.bottleneck.script import PREDICT
-        from learning.models.checkpoints import save as save_model
 
-        folder.mkdir(parents=True, exist_ok=True)
-        model, plan = self.student.model, self.plan
-        encoder = cast("PreTrainedModel", model.base_model)
-        save_model(encoder, classifier_folder.published_tokenizer(self.student, model), folder)
-        (folder / TENSORS).write_bytes(self.content)
-        form, targets = form_of(plan, self.public), plan.text.targets
+        form = form_of(self.plan, self.public)
         told: dict[str, Any] = {
             "kind": form.name, "tokens": form.tokens, "width": form.width, "heads": form.heads, "sigma": form.sigma,
             "outputs": form.outputs,
         }  # fmt: skip
-        told |= (
-            {"labels": list(targets.names)} if isinstance(targets, LabelMap) else {"range": [targets.low, targets.high]}
-        )
-        (folder / ABOUT).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        (folder / SCRIPT).write_text(PREDICT, encoding="utf-8")
-        classifier_folder.picture(self.student, folder / classifier_folder.PICTURE)
-        dataset.write(folder / dataset.FOLDER, plan, self.mechanism, self.rows)
+        write_scripted(self.student, folder, (TENSORS, self.content), (ABOUT, told), PREDICT)
+        dataset.write(folder / dataset.FOLDER, self.plan, self.mechanism, self.rows)
 
     def card(self, statement: Statement) -> str:
         """The classifier's card, with a section on the sequences before how the folder is checked."""
@@ -91,40 +75,21 @@ def student_of(
     from learning.bottleneck.fitting import said
     from learning.bottleneck.forms import NoisyModel
 
-    targets, model = plan.text.targets, NoisyModel(form_of(plan, public), plan.run.seed)
+    model = NoisyModel(form_of(plan, public), plan.run.seed)
     model.load_state_dict(load(content))
     model.train(False)
-    metrics: dict[str, Any] = {}
-    measures, scores = None, None
-    if public.heldout:
+
+    def answers() -> NDArray[np.float32]:
         posterior = heldout_samplers(plan, public, model)
-        answers = said(model, posterior, torch.Generator().manual_seed(plan.run.seed)).numpy()
-        measures = measured(plan, public, answers)
-        metrics = metrics_of(measures) | _free(plan, public) | _attacked(plan, public, model)
-        if not isinstance(targets, LabelMap):
-            truth = np.array([each.target for each in public.heldout], np.float64)
-            scores = np.array([targets.score(float(each)) for each in answers[:, 0]]), truth
-    student = ClassifierStudent(
-        model=public.model,
-        tokenizer=public.tokenizer,
-        targets=targets,
-        pairs=False,
-        base=plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)",
-        adapt=plan.model.adapt,
-        metrics=metrics,
-        measures=measures,
-        scores=scores,
-        used=_USED,
-    )
+        outcomes: NDArray[np.float32] = said(model, posterior, torch.Generator().manual_seed(plan.run.seed)).numpy()
+        return outcomes
+
+    def figures(outcomes: NDArray[np.float32]) -> dict[str, Any]:
+        free = majority(plan, public) | _attacked(plan, public, model)
+        return metrics_of(measured(plan, public, outcomes)) | free
+
+    student = scripted_student(plan, public, answers, figures, used=_USED)
     return PublishedSequences(student, plan, public, content, mechanism, rows)
-
-
-def _free(plan: NvdpPlan, public: PublicSequences) -> dict[str, float]:
-    """Of classes, what saying the most frequent one always is worth."""
-    if not isinstance(plan.text.targets, LabelMap):
-        return {}
-    counts: NDArray[np.int64] = np.bincount([int(each.target) for each in public.heldout])
-    return {"majority": float(counts.max() / len(public.heldout))}
 
 
 def _attacked(plan: NvdpPlan, public: PublicSequences, model: "NoisyModel") -> dict[str, Any]:
@@ -140,3 +105,20 @@ def _attacked(plan: NvdpPlan, public: PublicSequences, model: "NoisyModel") -> d
             f"(a guess: {1 / texts:.1%}). Expect the same of what parties released."
         ],
     }
+
+
+def exhibits(student: PublishedSequences) -> list[Exhibit]:
+    """What the published sequences are, and how good the classifier is that reads them."""
+    mechanism = student.mechanism
+    facts = [
+        ["rows", f"{len(student.rows.labels):,}, of {dataset.parties(mechanism, student.rows):,} parties"],
+        ["a row", f"one sample of a text: {mechanism.positions:,} vectors of {mechanism.width:,} numbers"],
+        ["layer", mechanism.layer],
+        ["label", "the text's own class, as it is"],
+    ]
+    says = [
+        "A row is one text, as a layer that was learned draws it. Nothing is proven of it: how much of a text a row "
+        "tells follows from the text, and nothing bounds it."
+    ]
+    table = Exhibit(title="What the rows are", says=says, content=Table(heads=["", ""], rows=facts))
+    return [table, *classifier_exhibits(student)]

@@ -18,9 +18,10 @@ from coordinator.transport.dialled import places
 from coordinator.transport.dialled.gate import MOST_UNPROVEN
 from coordinator.transport.dialled.places import MOST_ACTIVE, MOST_WAITING
 from coordinator.transport.dialled.way import opened_gate
+from protos import PROTOCOL_VERSION, software_version
 from protos.dialling import streams
 from protos.dialling.frames import LONGEST, Kind, expect, frame, spoken
-from protos.dialling.greeting import new_challenge, new_hello, new_process, prove
+from protos.dialling.greeting import check_gate, new_challenge, new_hello, new_process, prove
 from protos.dialling.streams import Stream
 from protos.identity.authority import new_authority
 from protos.identity.certificates import Role
@@ -360,8 +361,65 @@ async def test_another_version_is_told(gate, dialled):
     stream = await dialled.connect()
     await stream.say(spoken(Kind.HELLO, **new_hello("north", new_process()).fields() | {"version": 9}))
     _, said = await expect(stream.reader, Kind.REFUSED)
-    assert "version 9 of this protocol, and the gate knows 1" in said["why"]
+    here = f"(Conclave {software_version()})"
+    assert f"by version 9 of this protocol {here}, and the gate knows 1 {here}" in said["why"]
+    stream = await dialled.connect()
+    hostile = {"version": 9, "software": "\x1b[2J" * 500, "looks": "yes"}
+    await stream.say(spoken(Kind.HELLO, **new_hello("north", new_process()).fields() | hostile))
+    _, said = await expect(stream.reader, Kind.REFUSED)
+    assert said["why"].isprintable()
+    assert len(said["why"]) < 250
+
+
+async def look(dialled, identity):
+    """Greet as `party check` does; the gate's last word."""
+    stream = await dialled.connect()
+    gate = check_gate(stream.writer.get_extra_info("ssl_object").getpeercert(binary_form=True), identity)
+    await stream.say(spoken(Kind.HELLO, **new_hello(identity.name, new_process(), looks=True).fields()))
+    _, said = await expect(stream.reader, Kind.CHALLENGE)
+    await stream.say(spoken(Kind.PROOF, **prove(identity, said["challenge"], gate)))
+    kind, word = await expect(stream.reader, Kind.WELCOME, Kind.REFUSED)
+    assert await asyncio.wait_for(stream.reader.read(), 5) == b""
     stream.close()
+    return kind, word
+
+
+async def test_who_only_looks_is_told_and_gets_no_place_and_takes_none(gate, dialled, identities):
+    north, south = identities.of("north"), identities.of("south")
+    kind, word = await look(dialled, north)
+    assert (kind, word["connected"], word["protocol"]) == (Kind.WELCOME, False, PROTOCOL_VERSION)
+    assert not gate.places["north"].there
+    async with dialled.welcomed(north):
+        for _ in range(3):
+            kind, word = await look(dialled, north)
+            assert (kind, word["connected"]) == (Kind.WELCOME, True)
+        assert gate.places["north"].connections == 1
+        kind, word = await look(dialled, south)
+        assert word["connected"] is False, "one party is not told of another"
+
+
+async def test_who_looks_has_to_prove_a_name_too_and_counts_among_the_unproven(gate, dialled, identities):
+    stranger = identities.of("north", authority=new_authority("elsewhere"))
+    mine = dataclasses.replace(stranger, authority=identities.authority.certificate)
+    kind, word = await look(dialled, mine)
+    assert kind is Kind.REFUSED
+    assert "issued by another authority" in word["why"]
+    assert gate.places["north"].looked is None
+    await until(lambda: gate.unproven == 0)
+
+
+async def test_what_a_place_says_of_one_that_is_away_is_the_last_that_came(gate, dialled, identities):
+    await look(dialled, identities.of("north"))
+    assert "its `party check` came through 0 s ago, so the way is open: start it" in gate.absent("north")
+    stranger = identities.of("north", authority=new_authority("elsewhere"))
+    await dialled.refused(stranger)
+    assert "was turned away" in gate.absent("north")
+    await look(dialled, identities.of("north"))
+    assert "its `party check` came through" in gate.absent("north")
+    async with dialled.welcomed(identities.of("north")):
+        pass
+    await until(lambda: not gate.places["north"].there)
+    assert gate.absent("north").endswith("and it has not dialled again")
 
 
 def test_a_port_in_use_and_an_address_of_another_machine_are_one_sentence(identities):

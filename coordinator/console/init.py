@@ -1,0 +1,66 @@
+"""`coordinator init`: write a plan to start from, asking what it is to say where somebody can answer."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.console import shown
+from coordinator.errors import RunStopped
+
+if TYPE_CHECKING:
+    from coordinator.systems.starting import Choices
+
+
+def init(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The file to write.")] = Path("plan.toml"),
+    launch: Annotated[
+        str | None, typer.Option(help='"ray": try it on this machine, the default; "connect": parties run elsewhere.')
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="The system whose plan to write, by name; by default that for word embeddings.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The text of simulated parties: a file, pattern or folder."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its column of texts.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its column of labels.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Its column of users: all text of one is then protected.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The whole run's cost; smaller is more private.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")
+    ] = False,
+) -> None:
+    """Write a commented plan to start from. On a terminal, without options, it asks what the plan is to say."""
+    from coordinator.systems import first_plan
+
+    silent = as_json or any(each is not None for each in (launch, recipe, source, text, label, user, epsilon))
+    asking = not silent and sys.stdin.isatty() and sys.stdout.isatty()
+    if asking:
+        first_plan.check_new(plan)
+        first_plan.write(plan, _asked(plan))
+    else:
+        columns = {"text": text, "label": label, "user": user}
+        first_plan.init(plan, recipe=recipe, launch=launch or "ray", source=source, epsilon=epsilon, **columns)
+    shown.out.print(f"wrote {plan}", markup=False)
+    if asking:
+        from coordinator.console.first_look import show
+
+        show(plan)
+    shown.out.print(f"next: coordinator run {shown.quoted(plan)}", markup=False)
+    if as_json:
+        shown.as_one_line({"plan": str(plan.absolute())})
+
+
+def _asked(plan: Path) -> "Choices":
+    from coordinator.console.asking import ask
+
+    try:
+        return ask(plan)
+    except (KeyboardInterrupt, EOFError):
+        shown.out.print()
+        raise RunStopped("stopped. Nothing was written.") from None

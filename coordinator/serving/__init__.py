@@ -1,0 +1,1 @@
+"""A coordinator that stays up: it takes runs from those who may submit them, each in a process of its own."""
