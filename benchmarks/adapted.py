@@ -10,10 +10,11 @@ runs the system's own recipe over simulated parties; without privacy, the same s
 clip nor noise. Every step is kept in benchmarks/work/adapted: a cell that is stopped, by --minutes or otherwise, goes
 on there. What is done is in benchmarks/results/adapted.json, and in the table and the picture beside it. --rates asks
 what a few steps at several learning rates do, for the defaults: benchmarks/results/adapted-rates.json.
-It needs ../shared/data.
+Calls at the same time share the cells. It needs ../shared/data.
 """
 
 import argparse
+import fcntl
 import fnmatch
 import json
 import os
@@ -21,7 +22,8 @@ import shutil
 import signal
 import time
 import tomllib
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -60,6 +62,8 @@ DISTILLED: dict[str, Any] = {
     "distil": {"layers": 3, "passes": 1, "batch": 16},
 }
 """The tables of the system `privdistil`, as in its example."""
+ON_DEVICE = 16384
+"""The same on a device."""
 SYSTEMS, ADAPTED = ("dp_sgd", "privdistil"), ("lora-all", "lora", "head", "full")
 EPSILONS, SEEDS = (4.0, 1.0, 8.0, None), (0, 1, 2)
 RATES = {
@@ -70,7 +74,7 @@ RATES = {
 }
 FEW = {"steps": 32, "batch": 64}
 AT_ONCE = 2048
-"""Tokens of a micro-batch of training without privacy."""
+"""Tokens of a micro-batch of training without privacy, on the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +133,36 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     try:
         for cell in wanted:
-            if cell.name in read(kept):
-                continue
-            print(cell.name, flush=True)
-            with computing(options.device, options.precision):
-                found = filled(cell, options.device, options.precision)
-            made = asdict(cell) | found | {"device": options.device or "cpu"}
-            kept.write_text(json.dumps(dict(sorted({**read(kept), cell.name: made}.items())), indent=1) + "\n")
-            shutil.rmtree(WORK / cell.name)
-            print(f"  accuracy {found['accuracy']:.3f} in {found['seconds']:,} s of the processor", flush=True)
+            with alone(WORK / f"{cell.name}.lock", wait=False) as mine:
+                if not mine or cell.name in read(kept):
+                    continue
+                print(cell.name, flush=True)
+                with computing(options.device, options.precision):
+                    found = filled(cell, options.device, options.precision)
+                made = asdict(cell) | found | {"device": options.device or "cpu"}
+                with alone(WORK / "results.lock"):
+                    kept.write_text(json.dumps(dict(sorted({**read(kept), cell.name: made}.items())), indent=1) + "\n")
+                shutil.rmtree(WORK / cell.name)
+                print(f"  {cell.name}: accuracy {found['accuracy']:.3f} in {found['seconds']:,} s", flush=True)
     except KeyboardInterrupt:
         print("stopped; the same call goes on", flush=True)
     record = read(kept)
     (RESULTS / "adapted.md").write_text(table(record))
     draw(record)
     print(table(record))
+
+
+@contextmanager
+def alone(lock: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Within it, no other call holds that lock; whether it is held: without `wait` it may be another's."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def read(kept: Path) -> dict[str, dict[str, Any]]:
@@ -299,7 +318,7 @@ def gradient(public: "PublicText", rows: list[Any], labels: Any) -> Any:
     wanted = list(trainable(public.model).values())
     total = torch.zeros(sum(each.numel() for each in wanted))
     device = wanted[0].device
-    for places in batches(rows, AT_ONCE):
+    for places in batches(rows, AT_ONCE if device.type == "cpu" else ON_DEVICE):
         inputs = inputs_of(public.model.config, [rows[place] for place in places])
         moved = {name: each.to(device) for name, each in inputs.items()}
         loss = losses(public.model, moved, labels[places].to(device)).sum()

@@ -144,6 +144,7 @@ def _streamed(
         deadline = time.monotonic() + STOP_SECONDS
         for thread in set(threading.enumerate()) - threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        gc.collect()  # a thread that ended late held the workers until now, perhaps in a cycle
 
 
 def _said(error: BaseException) -> str:

@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 from learning.errors import EXHAUSTED, ComputeError
 from learning.models.adapting import trainable
-from learning.models.agreement import MADE_UP, STEP, agreeing_within, divided, drawn, made_up_rows, rounded, smaller
+from learning.models.agreement import (
+    MADE_UP,
+    agreeing_within,
+    divided,
+    drawn,
+    made_up_rows,
+    rounded,
+    smaller,
+    step_on,
+)
 from learning.models.batching import TOKENS, Tokens, batches, form_of, inputs_of
 from learning.models.compute import device_of, moved, passing
 from learning.models.device_memory import attempted, halved
@@ -71,7 +80,8 @@ def features_apart(
     layer, limit = last_layer(model), form_of(model.config).longest
     words = int(getattr(model.config, "vocab_size", 2))
     found = np.empty((len(rows), layer.in_features), np.float32)
-    lengths = np.array([rounded(len(row), limit) for row in rows], np.int64)
+    kind = device_of(model).type
+    lengths = np.array([rounded(len(row), limit, kind) for row in rows], np.int64)
     for length in np.unique(lengths).tolist():
 
         def answer(numbers: Sequence[int], length: int = length) -> list[Tensor]:
@@ -83,7 +93,7 @@ def features_apart(
                 known[length] = agreeing_within(answer, max(1, tokens // length))
         places, start = np.flatnonzero(lengths == length), 0
         while start < len(places):
-            size = divided(len(places) - start, known[length], device_of(model).type)[0]
+            size = divided(len(places) - start, known[length], kind)[0]
             some = places[start : start + size]
             fill = [made_up_rows(words, length, 0)[0]] * (size - len(some))
             batch = [*(rows[place] for place in some), *fill]
@@ -102,11 +112,11 @@ def tokens_held(model: "PreTrainedModel", longest: int) -> int:
     longest: tokens of an example, at most. It is found on made-up examples, so that afterwards no text is a reason for
     memory to be exhausted. Raises `ComputeError` where one of the longest is too large.
     """
-    if device_of(model).type == "cpu":
+    if (kind := device_of(model).type) == "cpu":
         return AT_ONCE
     tokens, layer = TOKENS, last_layer(model)
-    words, length = int(getattr(model.config, "vocab_size", 2)), rounded(longest, form_of(model.config).longest)
-    for each in dict.fromkeys([length, min(STEP, length)]):
+    words, length = int(getattr(model.config, "vocab_size", 2)), rounded(longest, form_of(model.config).longest, kind)
+    for each in dict.fromkeys([length, min(step_on(kind), length)]):
 
         def passes(some: int, each: int = each) -> bool:
             made_up = [made_up_rows(words, each, place % MADE_UP)[0] for place in range(some)]

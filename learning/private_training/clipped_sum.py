@@ -16,7 +16,7 @@ from aggregation.arrays import FloatArray
 from aggregation.errors import IntegrityError
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism
 from learning.errors import EXHAUSTED, ComputeError
-from learning.models.agreement import MADE_UP, STEP, agreeing_within, divided, drawn, filled, smaller
+from learning.models.agreement import MADE_UP, agreeing_within, divided, drawn, filled, smaller, step_on
 from learning.models.compute import device_of, loss_scale, moved
 from learning.models.device_memory import attempted
 from learning.private_training.gradient_terms import DOUBLE, off
@@ -95,7 +95,8 @@ def tokens_held(
     goes by its units, by its tokens, and by its tokens times their length: of one number of tokens, the shortest units
     or the longest take most. Raises `ComputeError` where a unit of the longest kind is too large.
     """
-    for each, length in dict.fromkeys([(filled(examples), longest), (1, longest), (1, min(STEP, longest))]):
+    shortest = min(step_on(device_of(gradients.model).type), longest)
+    for each, length in dict.fromkeys([(filled(examples), longest), (1, longest), (1, shortest)]):
         while not attempted(partial(_passes, gradients, shape := shape_at(each, length, tokens), losses)):
             gradients.clear()
             if shape.most == 1:

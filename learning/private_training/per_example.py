@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from learning.models.adapting import trainable
 from learning.models.checkpoints import ModelError
 from learning.models.compute import exact, exact_device, single
+from learning.private_training.alike_terms import Alike, alike
 from learning.private_training.gradient_terms import Term, off, squared_norms
 from learning.private_training.layer_terms import Keeping
 
@@ -54,6 +55,7 @@ class PerExample:
             raise ModelError("The model has nothing to train: no parameter requires gradients.")
         self._names = {id(each): name for name, each in self.parameters.items()}
         self._terms: dict[str, list[Term]] = {}
+        self._alike: list[Alike] = []
         self.sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
         """For each shape that was tried, the sizes of micro-batches that agree (`learning.models.agreement`)."""
         self._layers = self._trainable_layers()
@@ -76,7 +78,7 @@ class PerExample:
         what is recorded. Nothing is put into `.grad`. Raises `ModelError`
         naming the layer where an axis is not that of examples.
         """
-        self._terms = {name: [] for name in self.parameters}
+        self._terms, self._alike = {name: [] for name in self.parameters}, []
         keep = Keeping(
             self._names, self._terms, self.device, units=units, examples_per_unit=examples_per_unit, scale=scale
         )
@@ -94,6 +96,8 @@ class PerExample:
                 f"The model's {unused[0]} is trainable, and no layer of its own used it: its gradients cannot be told "
                 "apart by examples. Freeze it, or use another model."
             )
+        if _together(self.device):
+            self._join()
 
     def bounds(self) -> Tensor:
         """Upper bounds of the L2 norms of what `add_weighted` adds for each unit, float64 [units].
@@ -104,17 +108,19 @@ class PerExample:
         """
         squares = sizes = torch.zeros((), dtype=torch.float64)
         with exact(self.device):
-            for terms in self._terms.values():
+            for count, terms in self._apart():
                 square, size, additions = squared_norms(terms)
                 lost = off(additions)
-                squares = squares + square + max(2 * lost, ROUNDING) * size.square()
-                sizes = sizes + lost * size
+                squares = squares + _over(square, count) + max(2 * lost, ROUNDING) * _over(size.square(), count)
+                sizes = sizes + lost * _over(size, count)
         found = squares.clamp(min=0).sqrt() + sizes
         return found.where(found <= LARGEST_NORM, math.inf)
 
     def leave_out(self, units: Tensor) -> None:
         """Forget what was recorded of the units that a mask [units] marks: they add zero, whatever it was."""
         self._terms = {name: [term.without(units) for term in terms] for name, terms in self._terms.items()}
+        if self._alike:
+            self._join()
 
     def norms(self) -> Tensor:
         """L2 norms as computed, float64 [units]: noise-free, for tests."""
@@ -142,8 +148,12 @@ class PerExample:
     def add_weighted(self, weights: Tensor, totals: dict[str, Tensor]) -> None:
         """Add sum over units of weights[u] gradient[u] to `totals`, one a parameter; all of them float64."""
         with exact(self.device):
+            together = set[str]()
+            for some in self._alike:
+                some.add_weighted(weights, totals)
+                together.update(some.names)
             for name, terms in self._terms.items():
-                for term in terms:
+                for term in terms if name not in together else ():
                     term.add_weighted(weights, totals[name])
 
     def gradients(self) -> Tensor:
@@ -159,7 +169,24 @@ class PerExample:
 
     def clear(self) -> None:
         """Forget what was recorded."""
-        self._terms = {}
+        self._terms, self._alike = {}, []
+
+    def _join(self) -> None:
+        """Lay terms of like shapes one after another."""
+        self._alike = alike(self._terms)
+        for some in self._alike:
+            for name, term in zip(some.names, some.each(), strict=True):
+                self._terms[name] = [term]
+
+    def _apart(self) -> Iterator[tuple[int, list[Term]]]:
+        """All terms, each once: those of one parameter, or one each of so many parameters one after another."""
+        together = set[str]()
+        for some in self._alike:
+            yield len(some.names), [some.term]
+            together.update(some.names)
+        for name, terms in self._terms.items():
+            if name not in together:
+                yield 1, terms
 
     def _trainable_layers(self) -> dict[str, nn.Module]:
         layers = {}
@@ -172,6 +199,16 @@ class PerExample:
             if any(id(each) in self._names for each in layer.parameters(recurse=False)):
                 layers[name] = layer
         return layers
+
+
+def _together(device: torch.device) -> bool:
+    """Whether a device gains where terms of like shapes are worked out together: the processor does not."""
+    return device.type != "cpu"
+
+
+def _over(values: Tensor, count: int) -> Tensor:
+    """The sum over so many parameters: [parameters * units] to [units]."""
+    return values if count == 1 else values.view(count, -1).sum(dim=0)
 
 
 @contextmanager

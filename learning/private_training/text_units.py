@@ -53,8 +53,8 @@ class TextUnits:
     members: for every unit the positions of its examples, of which the first `most_examples` count; None where every
     example is a unit. A unit without examples is one like any other, and in no micro-batch: its part in a sum is 0.
     tokens_at_once: padding included, in one micro-batch; a unit that has more goes alone. Its examples are taken for a
-    power of two and its length for a multiple of `learning.models.agreement.STEP`, or what the model takes, for a
-    unit's gradient may not depend, even in its last bit, on the micro-batch that it is in.
+    power of two and its length for what `learning.models.agreement.rounded` gives on a kind of device, for a unit's
+    gradient may not depend, even in its last bit, on the micro-batch that it is in. device: the kind that they are for.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class TextUnits:
         members: Sequence[Sequence[int]] | None = None,
         tokens_at_once: int = TOKENS_AT_ONCE,
         most_examples: int = MOST_EXAMPLES,
+        device: str = "cpu",
     ):
         self._config = config
         self._rows = rows
@@ -77,7 +78,7 @@ class TextUnits:
         self._longest, self._examples = np.empty(count, np.int32), np.empty(count, np.int32)
         for unit in range(count):
             own = self._own(unit)
-            self._longest[unit] = rounded(max((len(rows[place]) for place in own), default=0), limit)
+            self._longest[unit] = rounded(max((len(rows[place]) for place in own), default=0), limit, device)
             self._examples[unit] = filled(len(own))
 
     def __len__(self) -> int:

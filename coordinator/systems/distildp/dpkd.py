@@ -62,9 +62,9 @@ def _shown(data: LanguageData, student: PublicTeacher, teacher: "Speaker") -> Tr
     from learning.models.compute import device_of
     from learning.private_training.text_units import TextUnits, tokens_at_once
 
-    at_once = tokens_at_once(device_of(student.model).type)
+    at_once = tokens_at_once(kind := device_of(student.model).type)
     units = [
-        TextUnits(student.model.config, part.rows, None, members=part.members, tokens_at_once=at_once)
+        TextUnits(student.model.config, part.rows, None, members=part.members, tokens_at_once=at_once, device=kind)
         for part in data.documents(coded=False)
     ]
     return Trainable(student.model, units, taught_losses(teacher, data.plan.distil.mixing))

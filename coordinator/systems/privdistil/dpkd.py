@@ -110,9 +110,9 @@ def trainable(data: CorpusData, text: PublicText, targets: Sequence[NDArray[Any]
     labels = [torch.from_numpy(np.ascontiguousarray(each)) for each in targets]
     units: list[Units]
     if seen is None:
-        at_once = tokens_at_once(device_of(model).type)
+        at_once = tokens_at_once(kind := device_of(model).type)
         units = [
-            TextUnits(model.config, part.rows, label, members=part.members, tokens_at_once=at_once)
+            TextUnits(model.config, part.rows, label, members=part.members, tokens_at_once=at_once, device=kind)
             for part, label in zip(parts, labels, strict=True)
         ]
         return Trainable(model, units, losses)

@@ -137,7 +137,7 @@ def loaded(shard: ShardTable, text: TextModel, lesson: Lesson, *, by_user: bool 
             gradients,
             partial(shape_of, model.config, probe.labels),
             losses,
-            longest=rounded(most, form_of(model.config).longest),
+            longest=rounded(most, form_of(model.config).longest, kind),
             examples=MOST_EXAMPLES if by_user else 1,
             tokens=tokens,
         )
@@ -195,7 +195,14 @@ def units_of(
     if (declared := reading.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
-        return TextUnits(model.config, read.rows, read.labels, members=read.members, tokens_at_once=found.tokens)
+        return TextUnits(
+            model.config,
+            read.rows,
+            read.labels,
+            members=read.members,
+            tokens_at_once=found.tokens,
+            device=device_of(model).type,
+        )
     assert read.labels is not None
     own = len(read.rows) - len(found.public)
     blocks = [read.rows[:own], found.public] if found.public else [read.rows]

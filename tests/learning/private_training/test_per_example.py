@@ -24,6 +24,14 @@ from learning.private_training.per_example import PerExample, check_apart
 EXAMPLES, LENGTH, WORDS = 4, 9, 60
 
 
+@pytest.fixture(autouse=True, params=["layer by layer", "layers of like shapes together"])
+def _as_on_a_device(request, monkeypatch):
+    """Every test of this file, as the processor works and as a device does."""
+    monkeypatch.setattr(
+        "learning.private_training.per_example._together", lambda device: request.param.endswith("together")
+    )
+
+
 def looped(model, loss, examples):
     """Every example's gradient by itself, by autograd: a list of dictionaries."""
     found = []
