@@ -389,3 +389,14 @@ def test_files_of_the_earlier_plan_are_gone_also_after_a_kill(failed, plans, mon
     result = api.resume(failed)
     assert result.verdict.ok
     assert (failed / "artefacts/student.safetensors").read_bytes() != b"of the earlier plan"
+
+
+def test_parties_that_a_run_starts_by_itself_join_the_mended_plan(plans, tmp_path, monkeypatch):
+    """The same over processes: the run's own Ray, its actors, and ledgers on disk between the two starts."""
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "run"
+    with pytest.raises(PartyRefused, match="refused to join: the shard has no example"):
+        api.run(plans(text=WRONG), output=folder)
+    result = api.resume(folder, plan=plans())
+    assert result.verdict.ok, result.verdict.checks
+    assert charges(folder) == every(once(f"{result.run}-2"))
