@@ -134,10 +134,8 @@ def run(
             ]
             store = index.add(plan.run.name, digest, folder, replace=replace, run_id=run_id)
         with closing(store):
-            store.note(
-                **facts_of(plan, priced.binding, path, base, student_folder, ray_address),
-                expected=dataclasses.asdict(foreseen),
-            )
+            facts = facts_of(plan, priced.binding.document, path, base, student_folder, ray_address)
+            store.note(**facts, expected=dataclasses.asdict(foreseen))
             progress.expect(foreseen.stages, foreseen.whole)
             if folder is not None and "publish" in plan.student.model_fields_set:
                 progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
@@ -188,8 +186,8 @@ def resume(
     progress = progress or Silent()
     with closing(RunIndex().find(str(run))) as store:
         check_open(store)
-        wanted, base, path = plan_again(store, None if plan is None else Path(plan))
-        base = base if files is None else Path(files).absolute()
+        wanted, start, path = plan_again(store, None if plan is None else Path(plan))
+        base = start if files is None else Path(files).absolute()
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
         own, launcher, seen = own_identity(wanted, base), launcher_of(wanted), observer or Unobserved()
@@ -204,12 +202,12 @@ def resume(
             with beginning.stage("price"):
                 priced = price_plan(recipe)
             place_again(store, wanted, base)
-            place, at = Path(store.fact("student")), ray_address or store.fact("ray_address")
-            changed = mended(store, priced, facts_of(wanted, priced.binding, path, base, place, at))
+            at, student = ray_address or store.fact("ray_address"), Path(store.fact("student"))
+            facts = facts_of(wanted, priced.binding.document, path, base, student, at)
+            new = mended(store, priced, facts)
             store.note(resumed=(store.fact("resumed") or 0) + 1)
-            return driven(
-                Drive(priced, recipe, own, launcher, base, store, progress, seen, computed, beginning.done, changed)
-            )
+            done = beginning.done
+            return driven(Drive(priced, recipe, own, launcher, base, store, progress, seen, computed, done, new))
 
 
 def cancel(run: str | Path) -> str:

@@ -66,13 +66,14 @@ class Told:
 def mended(store: RunStore, priced: PricedPlan[Any], facts: Mapping[str, Any]) -> Mended | None:
     """The plan to go on under, where it is not the run's own or the run ended at its parties; None to go on as before.
 
-    facts: of the plan, for the store. Raises `PlanError`, naming what differs and what was charged, where the store
-    shows that something was spent.
+    facts: of the plan, for the store, but for its hash. Raises `PlanError`, naming what differs and what was charged,
+    where the store shows that something was spent.
     """
-    same = plan_hash(priced.binding).hex() == store.fact("plan_hash")
+    digest = plan_hash(priced.binding).hex()
+    same = digest == store.fact("plan_hash")
     if same and (not store.fact("left") or store.finished("aggregate")):
         return None
-    found = Mended(() if same else differing(store, priced), facts)
+    found = Mended(() if same else differing(store, priced), {**facts, "plan_hash": digest})
     _check_unspent(store, found.differ)
     return found
 

@@ -15,7 +15,6 @@ from coordinator.store.faults import sound
 from coordinator.store.output import STUDENT
 from coordinator.store.store import CANCELLED, FINISHED, RunStore
 from coordinator.systems.registry import plan_of, read_plan
-from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
 
 
@@ -43,16 +42,15 @@ def plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path, Path | 
 
 
 def facts_of(
-    plan: Plan, binding: plan_pb2.Plan, path: Path | None, base: Path, student: Path, ray_address: str | None
+    plan: Plan, document: str, path: Path | None, base: Path, student: Path, ray_address: str | None
 ) -> dict[str, Any]:
     """What a run's store keeps of the plan that it goes on under.
 
-    binding: the plan's message. student: where it is published.
+    document: of the plan's message. student: where it is published.
     """
     return {
         "plan": plan.model_dump(mode="json"),
-        "plan_hash": plan_hash(binding).hex(),
-        "document": binding.document,
+        "document": document,
         "path": None if path is None else str(path),
         "base": str(base),
         "student": str(student),

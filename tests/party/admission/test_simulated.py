@@ -92,7 +92,7 @@ def test_scores_outside_the_range_fit_no_row(config, tmp_path):
 
 def test_a_source_without_text_is_told_and_a_hubs_is_not_fetched(config, tmp_path):
     for rows in ([], [(" ", "a")]):
-        with pytest.raises(DataError, match="has no document|has no row that can be used"):
+        with pytest.raises(DataError, match=r"has no document|has no row that can be used"):
             check_fits(config(rows).shard, Fitting(COLUMNS, NOT), tmp_path)
     elsewhere = config(ROWS).shard.model_copy(update={"source": "somebody/notes"})
     check_fits(elsewhere, Fitting(COLUMNS, NOT), tmp_path)
