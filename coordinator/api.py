@@ -41,6 +41,7 @@ from coordinator.run.driver import Drive
 from coordinator.run.given import PlanLike, check_compared, plan_given
 from coordinator.run.handing_out import publish as publish
 from coordinator.run.handing_out import track as track
+from coordinator.run.mending import mended
 from coordinator.run.page import page_of
 from coordinator.run.party_files import party_tables
 from coordinator.run.previewing import Preview
@@ -48,7 +49,7 @@ from coordinator.run.previewing import preview as preview_of
 from coordinator.run.result import Audited as Audited
 from coordinator.run.result import Result as Result
 from coordinator.run.result import driven
-from coordinator.run.resuming import check_open, check_same, place_again, plan_again, plan_kept
+from coordinator.run.resuming import check_open, facts_of, place_again, plan_again, plan_kept
 from coordinator.store.faults import sound
 from coordinator.store.following import watch as watch
 from coordinator.store.index import RunEntry, RunIndex, new_id
@@ -133,15 +134,8 @@ def run(
             ]
             store = index.add(plan.run.name, digest, folder, replace=replace, run_id=run_id)
         with closing(store):
-            store.note(
-                plan=plan.model_dump(mode="json"),
-                document=priced.binding.document,
-                path=None if path is None else str(path),
-                base=str(base),
-                student=str(student_folder),
-                ray_address=ray_address,
-                expected=dataclasses.asdict(foreseen),
-            )
+            facts = facts_of(plan, priced.binding.document, path, base, student_folder, ray_address)
+            store.note(**facts, expected=dataclasses.asdict(foreseen))
             progress.expect(foreseen.stages, foreseen.whole)
             if folder is not None and "publish" in plan.student.model_fields_set:
                 progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
@@ -182,16 +176,18 @@ def resume(
 ) -> Result:
     """Resume a run after its last stored block or stage, and wait for it. Nothing that was answered is asked again.
 
-    plan: where the plan's file is now; by default where it was. Its addresses, deadlines and paths may have changed,
-    nothing else. ray_address, files: as of `run`; the first by default as the run was started with. Raises `RunError`
-    for a run that is finished, cancelled or driven by another process; `PlanError` naming the keys that differ; and
-    whatever `run` raises.
+    plan: where the plan's file is now; by default where it was. Its addresses, deadlines and paths may have changed.
+    Anything else may have where nothing was spent under the earlier plan, as the store and every party's ledger say:
+    the run then goes on under the new plan, which parties join as they join a new run. ray_address, files: as of `run`;
+    the first by default as the run was started with. Raises `RunError` for a run that is finished, cancelled or driven
+    by another process; `PlanError` or `RunError` naming the keys that differ and what was spent; and whatever `run`
+    raises.
     """
     progress = progress or Silent()
     with closing(RunIndex().find(str(run))) as store:
         check_open(store)
-        wanted, base = plan_again(store, None if plan is None else Path(plan))
-        base = base if files is None else Path(files).absolute()
+        wanted, start, path = plan_again(store, None if plan is None else Path(plan))
+        base = start if files is None else Path(files).absolute()
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
         own, launcher, seen = own_identity(wanted, base), launcher_of(wanted), observer or Unobserved()
@@ -205,10 +201,13 @@ def resume(
                 recipe = prepared(wanted, base, home() / "cache")
             with beginning.stage("price"):
                 priced = price_plan(recipe)
-            check_same(store, priced)
             place_again(store, wanted, base)
+            at, student = ray_address or store.fact("ray_address"), Path(store.fact("student"))
+            facts = facts_of(wanted, priced.binding.document, path, base, student, at)
+            new = mended(store, priced, facts)
             store.note(resumed=(store.fact("resumed") or 0) + 1)
-            return driven(Drive(priced, recipe, own, launcher, base, store, progress, seen, computed, beginning.done))
+            done = beginning.done
+            return driven(Drive(priced, recipe, own, launcher, base, store, progress, seen, computed, done, new))
 
 
 def cancel(run: str | Path) -> str:

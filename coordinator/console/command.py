@@ -128,7 +128,7 @@ def run(
 def resume(
     run: Run,
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="PLAN", help="Where the plan is now, if it was moved.")
+        Path | None, typer.Option("--plan", metavar="PLAN", help="Where the plan is now, if it was moved or mended.")
     ] = None,
     ray_address: RayAddress = None,
     metrics: Metrics = None,
@@ -137,7 +137,10 @@ def resume(
     files: Files = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped, killed or lost its parties. No answer is asked for, or paid for, twice."""
+    """Go on with a run that was stopped, killed or lost its parties. No answer is asked for, or paid for, twice.
+
+    Where no party was charged yet, the plan may have been mended: parties then join anew, under the mended plan.
+    """
     with seen(metrics, traces, log_json) as (progress, observer):
         from coordinator import api
 

@@ -62,7 +62,7 @@ class SecureSums:
         wanted = Wanted(release.name, release.rows, release.columns, block_rows)
         parties, say = self._parties, self._parties.attendance.say
         parties.spent = True
-        contexts = partial(context_of, store.id, store.fact("plan_hash"), terms, wanted)
+        contexts = partial(context_of, store.joined_as, store.fact("plan_hash"), terms, wanted)
         lost = LostAttempts(release.name, contexts, verify, store, self._rounds.attempt, say)
         await lost.settle(parties.names)
         await self.repay(store)

@@ -69,8 +69,8 @@ async def attest(
     left_out = dict.fromkeys(silent, UNATTESTED) | dict.fromkeys(found.beyond, OVERCHARGED)
     for name, why in left_out.items():
         progress.say(f"  nothing is promised for {name}: {why}")
-    packed = {name: _packed(each) for name, each in signed.items()}
-    return {"signed": packed, "missing": missing, "left_out": left_out}
+    kept = {name: packed(each) for name, each in signed.items()}
+    return {"signed": kept, "missing": missing, "left_out": left_out}
 
 
 def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
@@ -82,7 +82,7 @@ def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
         if attested_at is None:
             raise ValueError("nobody attested what the run cost")
     return Seal(
-        run=store.id,
+        run=store.joined_as,
         plan_hash=store.plan_hash.hex(),
         binding=binding,
         identity=identity,
@@ -91,6 +91,12 @@ def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
         attested_at=attested_at,
         signed_at=time.time(),
     )
+
+
+def packed(signed: Signed) -> dict[str, str]:
+    """A signed statement as a fact of a run."""
+    parts = {"payload": signed.payload, "signature": signed.signature, "certificate": signed.certificate}
+    return {name: base64.b64encode(part).decode() for name, part in parts.items()}
 
 
 def _too_few_vouch(few: list[str], beyond: Mapping[str, str], lost: Mapping[str, str], run: str) -> str:
@@ -134,11 +140,6 @@ async def _without(
         )
     progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")
     await again()
-
-
-def _packed(signed: Signed) -> dict[str, str]:
-    parts = {"payload": signed.payload, "signature": signed.signature, "certificate": signed.certificate}
-    return {name: base64.b64encode(part).decode() for name, part in parts.items()}
 
 
 def _unpacked(kept: dict[str, str]) -> Signed:

@@ -43,7 +43,7 @@ def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
         return f"run {store.id} is cancelled; its parties forgot it. {charged}"
     return (
         f"run {store.id} is cancelled. {charged} {', '.join(silent)} did not answer and may keep working files until "
-        f"`party purge {store.id}` is run there."
+        f"`party purge {store.joined_as}` is run there."
     )
 
 
@@ -60,7 +60,7 @@ def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str
         return []
     plan_hash = store.plan_hash
     with launcher.launch(LaunchRequest({}, store.folder / "parties", base, own.vouch)) as addresses:
-        silent = waited(lambda stops: _left(addresses, store.id, plan_hash, own), lambda: None)
+        silent = waited(lambda stops: _left(addresses, store.joined_as, plan_hash, own), lambda: None)
     store.note(left=True)
     return silent
 

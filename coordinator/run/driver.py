@@ -33,7 +33,8 @@ from coordinator.run.audited import audited
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
 from coordinator.run.keeping import Counted, caps_of, shown
-from coordinator.run.party_files import party_tables
+from coordinator.run.mending import CHARGING, Mended, go_on, keep_unspent
+from coordinator.run.party_files import party_tables, under_accounts
 from coordinator.run.spending import Spending
 from coordinator.run.sums import made_once, parties_of
 from coordinator.store import lease, output
@@ -53,6 +54,7 @@ class Drive:
     """Everything that driving a run needs.
 
     computed: what this process computes with. before: the stages that went on before, as `RunStore.lasted` takes them.
+    mended: the plan, where it is not the one that the run began with.
     """
 
     priced: PricedPlan[Any]
@@ -65,6 +67,7 @@ class Drive:
     observer: Observer
     computed: Computed = field(default_factory=Computed)
     before: Sequence[tuple[str, float, float]] = ()
+    mended: Mended | None = None
 
     @property
     def student_folder(self) -> Path:
@@ -152,7 +155,7 @@ class Drive:
             whole,
             digest,
             metrics,
-            run=store.id,
+            run=store.joined_as,
             sums=sums,
             steps=steps,
             left_out=left_out,
@@ -190,7 +193,9 @@ class Drive:
             return self._kept()
         for name in plan.federation.names:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
-        tables = party_tables(plan, self.priced.releases)
+        opened, new = self.store.fact("accounts") or [], self.mended is not None
+        tables, opened = under_accounts(party_tables(plan, self.priced.releases), opened, new=new)
+        self.store.note(accounts=opened)
         wanted = plan.federation.cluster
         cluster = None if wanted is None else wanted.cluster(plan.federation.names, self.base, self.store.id)
         together = plan.federation.parties_per_actor
@@ -219,8 +224,10 @@ class Drive:
         federation = Federation.at(addresses, self.priced, self.own, self.progress, self.observer)
         stops(federation.stop)
         try:
+            if self.mended is not None:
+                await go_on(self.mended, addresses, self.priced, self.store, self.own, self.progress)
             with self._stage("join"):
-                await federation.open(self.store.id, self.priced, spent=self._spent)
+                await federation.open(self.store.joined_as, self.priced, spent=self._spent)
             computing.note(self.store, federation.computed, self.computed)
             if (mixed := differing(federation.computed)) is not None:
                 self.progress.say(f"  {mixed}")
@@ -229,10 +236,14 @@ class Drive:
                 await self.recipe.collect(self.priced, federation, self.store, self._stage)
             await self._attest(federation)
             await self._leave(federation)
-        except PartyRefused:
-            if not self._spent:  # then no party needs to keep its bounded sums, and running again costs nothing more
+        except PartyRefused as error:
+            if self._spent:
+                raise
+            # No party needs to keep anything, and going on under a mended plan costs nothing more.
+            if await keep_unspent(addresses, self.store, self.own, LEAVE_SECONDS):
                 await self._leave(federation)
-            raise
+            again = f"\n  When the plan, or the party, is mended:  coordinator resume {self.store.id}"
+            raise PartyRefused(f"{error}{'' if self.store.fact('replaced') else again}", code=error.code) from None
         finally:
             await federation.close()
 
@@ -273,7 +284,7 @@ class Drive:
     @property
     def _spent(self) -> bool:
         """Whether a ledger may hold a charge of this run: parties charge a training before they run it."""
-        return not {"train", "aggregate"}.isdisjoint(self.store.stages())
+        return not CHARGING.isdisjoint(self.store.stages())
 
     async def _leave(self, federation: Federation) -> None:
         with suppress(TimeoutError):

@@ -2,7 +2,7 @@
 works.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dp_accounting import DpEvent
@@ -47,6 +47,27 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
         }
         for number, name in enumerate(plan.federation.names)
     }
+
+
+def under_accounts(
+    tables: Mapping[str, Mapping[str, Any]], opened: Sequence[Any], *, new: bool
+) -> tuple[dict[str, dict[str, Any]], list[Any]]:
+    """The party files with accounts that have the caps of their policies, and what the accounts were opened for.
+
+    A cap holds for an account's life, so a mended plan with another one has parties that the run starts open another
+    account. opened: for what the run's accounts were opened so far, in order. new: whether the plan was mended.
+    """
+    kept = list(opened)
+    if not tables:
+        return {}, kept
+    policy = next(iter(tables.values()))["policy"]
+    terms = [policy.get(key) for key in ("guarantee", "epsilon", "delta", "unit", "record")]
+    if terms not in kept and (new or not kept):
+        kept.append(terms)
+    number = kept.index(terms) if terms in kept else len(kept) - 1
+    if not number:
+        return {name: dict(table) for name, table in tables.items()}, kept
+    return {name: {**table, "account": f"{name}-{number + 1}"} for name, table in tables.items()}, kept
 
 
 def _compute(plan: Plan, name: str) -> dict[str, Any]:

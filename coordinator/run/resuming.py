@@ -1,8 +1,6 @@
 """Checks before a run is resumed: whether it can go on, under which plan, and where its student goes."""
 
-import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.published.manifest import SIGNATURE
 from coordinator.publishing.publish import try_place
 from coordinator.reading import shown
+from coordinator.run.mending import differing, in_words
 from coordinator.store.faults import sound
 from coordinator.store.output import STUDENT
 from coordinator.store.store import CANCELLED, FINISHED, RunStore
@@ -28,21 +27,35 @@ def check_open(store: RunStore) -> None:
         raise RunError(f"run {store.id} was cancelled, and its parties forgot it. Run its plan again; that pays again.")
     if store.fact("plan") is None:
         raise RunError(f"run {store.id} was killed before its plan was stored; nothing was asked. Run the plan again.")
-    if store.fact("left") and not store.finished("aggregate"):
-        why = shown(store.fact("error"), 300)
-        raise RunError(f"run {store.id} ended before anything was spent ({why}) Run its plan again.")
 
 
-def plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
-    """The run's plan from its file, or the stored copy where the file is gone; and the folder that its paths start
-    at.
+def plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path, Path | None]:
+    """The run's plan from its file, or the stored copy where the file is gone; the folder that its paths start at; and
+    where the file is.
     """
     with sound(store.folder):
         was = store.fact("path")
         path = given or (None if was is None else Path(was))
     if path is not None and (given is not None or os.path.exists(path)):
-        return read_plan(path), path.absolute().parent
-    return plan_kept(store)
+        return read_plan(path), path.absolute().parent, path.absolute()
+    return *plan_kept(store), path
+
+
+def facts_of(
+    plan: Plan, document: str, path: Path | None, base: Path, student: Path, ray_address: str | None
+) -> dict[str, Any]:
+    """What a run's store keeps of the plan that it goes on under.
+
+    document: of the plan's message. student: where it is published.
+    """
+    return {
+        "plan": plan.model_dump(mode="json"),
+        "document": document,
+        "path": None if path is None else str(path),
+        "base": str(base),
+        "student": str(student),
+        "ray_address": ray_address,
+    }
 
 
 def plan_kept(store: RunStore) -> tuple[Plan, Path]:
@@ -54,17 +67,12 @@ def plan_kept(store: RunStore) -> tuple[Plan, Path]:
 
 
 def check_same(store: RunStore, priced: PricedPlan[Plan]) -> None:
-    """Raises `PlanError`, naming what differs, when a run would be resumed under another plan hash."""
-    if plan_hash(priced.binding).hex() == store.fact("plan_hash"):
-        return
-    with sound(store.folder):
-        differ = sorted(_differing(json.loads(store.fact("document")), json.loads(priced.binding.document)))
-    what = f"{', '.join(differ)} differ" if differ else "the public text or the files that it names differ"
-    raise PlanError(
-        f"run {store.id} was started with another plan: {what}. Restore the plan to resume the run, or start a new run "
-        "with the new plan; that pays anew.",
-        code="C108",
-    )
+    """Raises `PlanError`, naming what differs, for a plan that is not the one that a run began with."""
+    if plan_hash(priced.binding).hex() != store.fact("plan_hash"):
+        raise PlanError(
+            f"run {store.id} was started with another plan: {in_words(differing(store, priced))}. Restore that plan.",
+            code="C108",
+        )
 
 
 def place_again(store: RunStore, plan: Plan, base: Path) -> None:
@@ -81,12 +89,3 @@ def place_again(store: RunStore, plan: Plan, base: Path) -> None:
         place = base / plan.student.publish
         store.note(student=str(place), publishing=None)
     try_place(place)
-
-
-def _differing(one: Any, other: Any, key: str = "") -> Iterator[str]:
-    """The keys, dotted, at which two JSON documents differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in one.keys() | other.keys():
-            yield from _differing(one.get(name), other.get(name), f"{key}.{name}" if key else name)
-    elif one != other:
-        yield key

@@ -121,11 +121,14 @@ class RunIndex:
             return [entry for row in rows if (entry := self._entry(row)) is not None]
 
     def find(self, run: str) -> RunStore:
-        """The run with this id, with a unique prefix of it, or in this folder. Raises `RunError`."""
+        """The run with this id, with a unique prefix of it, in this folder, or of this id at its parties. Raises
+        `RunError`.
+        """
         if holds_run(Path(run)):
             return RunStore(Path(run).absolute())
         entries = self.entries()
         found = [entry for entry in entries if entry.id == run] or [e for e in entries if e.id.startswith(run)]
+        found = found or [entry for entry in entries if _known_as(entry, run)]
         if len(found) == 1:
             return RunStore(found[0].folder)
         if found:
@@ -141,7 +144,8 @@ class RunIndex:
             if store.id != row[0]:
                 return None
             epsilon, heuristic = store.fact("epsilon"), store.heuristic()
-            return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), epsilon, heuristic)
+            digest = str(store.fact("plan_hash"))  # a mended plan's is not in the index
+            return RunEntry(row[0], row[1], folder, digest, row[4], store.status(), epsilon, heuristic)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -158,3 +162,8 @@ class RunIndex:
             yield connection
         finally:
             connection.close()
+
+
+def _known_as(entry: RunEntry, run: str) -> bool:
+    with closing(RunStore(entry.folder)) as store:
+        return store.joined_as == run

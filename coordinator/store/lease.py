@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from coordinator.errors import RunError
+from coordinator.store.mending import remove_stale
 from coordinator.store.store import RunStore
 
 LEASE_SECONDS: Final = 30.0
@@ -34,6 +35,7 @@ def held(store: RunStore) -> Iterator[None]:
     beating = threading.Thread(target=_beat, args=(store, ended, ending), name="lease", daemon=True)
     beating.start()
     try:
+        remove_stale(store)
         yield
     finally:
         with suppress(KeyboardInterrupt), ending:  # a request that came at the very end

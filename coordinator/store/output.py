@@ -25,6 +25,8 @@ from protos.console.settings import Settings
 
 MARKER: Final = "conclave-run.json"
 STUDENT: Final = "student"
+WRITTEN: Final = ("artefacts", "blocks", "masked")
+"""Folders of what a run itself writes while it collects and learns."""
 _ASIDE: Final = "replaced"
 
 _WITHIN: Final = (

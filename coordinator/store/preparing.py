@@ -11,7 +11,7 @@ from typing import Final
 
 from coordinator.errors import RunError
 from coordinator.store.private_files import home, write_whole
-from coordinator.store.store import alive, this_host
+from coordinator.store.processes import alive, this_host
 
 _FOLDER: Final = "preparing"
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import sqlite3
 import threading
 import time
@@ -28,6 +27,7 @@ from coordinator.store import output
 from coordinator.store.block_files import packed, unpacked
 from coordinator.store.faults import broken, damaged, go_on, made_in, sound, written
 from coordinator.store.private_files import private_file, private_folder, write_whole
+from coordinator.store.processes import alive, this_host
 from coordinator.store.versions import bring_up_to_date
 
 _RUN: Final = """
@@ -107,6 +107,15 @@ class RunStore:
         return found
 
     @property
+    def joined_as(self) -> str:
+        """The id under which parties know the run: its own, or another once they joined a mended plan."""
+        with sound(self.folder):
+            found = self.fact("joined_as") or self.id
+            if _RUN_ID.fullmatch(found) is None:
+                raise ValueError("its parties know it under no run id")
+            return str(found)
+
+    @property
     def plan_hash(self) -> bytes:
         """The plan hash under which the run began. Raises `RunError` where the stored one is damaged."""
         with sound(self.folder):
@@ -114,7 +123,7 @@ class RunStore:
 
     def note(self, **facts: Any) -> None:
         """Store facts of the run, as JSON, in one transaction."""
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             transaction.executemany(
                 "INSERT OR REPLACE INTO facts VALUES (?, ?)", [(key, json.dumps(value)) for key, value in facts.items()]
             )
@@ -163,7 +172,7 @@ class RunStore:
 
         Raises `RunError` naming the current driver.
         """
-        with self._transaction(driving=False) as transaction:
+        with self.transaction(driving=False) as transaction:
             driver = self.driver()
             if driver is not None:
                 raise RunError(
@@ -182,7 +191,7 @@ class RunStore:
 
     def renew(self, seconds: float) -> bool:
         """Extend the lease to this many seconds from now; False when another driver has it."""
-        with self._transaction(driving=False) as transaction:
+        with self.transaction(driving=False) as transaction:
             changed = transaction.execute(
                 "UPDATE lease SET expires = ? WHERE owner = ?", (time.time() + seconds, self.owner)
             )
@@ -191,11 +200,11 @@ class RunStore:
     def let_go(self) -> None:
         """Give up the lease. Idempotent."""
         owner, self.owner = self.owner, None
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             transaction.execute("DELETE FROM lease WHERE owner = ?", (owner,))
 
     @contextmanager
-    def _transaction(self, *, driving: bool = True) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, driving: bool = True) -> Iterator[sqlite3.Connection]:
         """One atomic transaction. Raises `RunError` when the disk fails, or another process drives the run."""
         with self._lock, written(self.folder, lambda: self.id):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -227,12 +236,12 @@ class RunStore:
         self._finish(name, result)
 
     def _begin(self, stage: str) -> None:
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             transaction.execute("INSERT OR REPLACE INTO stages (name, started) VALUES (?, ?)", (stage, time.time()))
 
     def lasted(self, stages: Iterable[tuple[str, float, float]]) -> None:
         """Store stages that went on before the run was driven: for each, its name, when it started and finished."""
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             transaction.executemany(
                 "INSERT OR REPLACE INTO stages (name, started, finished, result) VALUES (?, ?, ?, 'null')", list(stages)
             )
@@ -243,7 +252,7 @@ class RunStore:
         return found is not None and found[1] is not None
 
     def _finish(self, stage: str, result: Any) -> None:
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             transaction.execute(
                 "UPDATE stages SET finished = ?, result = ? WHERE name = ?", (time.time(), json.dumps(result), stage)
             )
@@ -262,7 +271,7 @@ class RunStore:
         name = f"blocks/{release}/{batch:06}.npy"
         self.write(name, content)
         digest = hashlib.sha256(content).hexdigest()
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             transaction.execute(
                 "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (release, batch, start, stop, name, digest, time.time()),
@@ -273,7 +282,7 @@ class RunStore:
 
         One sum covers one list of parties: blocks of another list are removed in the same transaction.
         """
-        with self._transaction() as transaction, sound(self.folder):
+        with self.transaction() as transaction, sound(self.folder):
             row = transaction.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
             if row is None or json.loads(row[0]) != sorted(parties):
                 transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
@@ -283,7 +292,7 @@ class RunStore:
 
     def drop_blocks(self, release: str) -> None:
         """Remove the blocks of a sum that nothing will ask for again; the list of its parties stays."""
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             files = transaction.execute("SELECT file FROM blocks WHERE release = ?", (release,)).fetchall()
             transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
         for (name,) in files:
@@ -338,7 +347,7 @@ class RunStore:
         try:
             return write_whole(self.folder / name, content)
         except RunError as error:
-            with self._transaction():  # if another process took over, that is the cause: both write under one name
+            with self.transaction():  # if another process took over, that is the cause: both write under one name
                 raise RunError(f"{error} {go_on(lambda: self.id)}") from None
 
     def close(self) -> None:
@@ -378,23 +387,3 @@ def check_unused(folder: Path, *, replace: bool = False) -> None:
         removed = "" if output.strangers(folder) else ", or remove that run with --replace if it is not needed"
         raise RunError(f"{found}, {'choose' if removed else 'or choose'} another --output{removed}.", code="C107")
     output.check_folder(folder)
-
-
-def this_host() -> str:
-    """This machine since its last start: its name, and an identifier of the start where the system gives one."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    try:
-        return f"{socket.gethostname()} {boot.read_text().strip()}"
-    except OSError:
-        return socket.gethostname()
-
-
-def alive(process: int) -> bool:
-    """Whether a process of this machine is there."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

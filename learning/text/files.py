@@ -320,4 +320,4 @@ def _parquet(path: Path, name: str, how: Reading) -> Table:
 
 
 def _xlsx(path: Path, name: str, how: Reading) -> Table:
-    return spreadsheet.table_of(path, how.sheet)
+    return spreadsheet.table_of(path, how.sheet, lenient=how.lenient)

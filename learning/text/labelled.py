@@ -177,6 +177,24 @@ def examples(
     label or score that the plan does not have is left out as well. Raises `LabelError` for such a label or score of
     public text.
     """
+    for document, second, label in usable(documents, columns, left_out):
+        try:
+            target = targets.index(label) if isinstance(targets, LabelMap) else targets.value(label)
+        except LabelError:
+            if not lenient:
+                raise
+            left_out.reasons[OTHER_LABEL if isinstance(targets, LabelMap) else OTHER_SCORE] += 1
+        else:
+            yield Example(document.text, second, target)
+
+
+def usable(
+    documents: Iterable[Document], columns: TextColumns, left_out: Skipped
+) -> Iterator[tuple[Document, str | None, str]]:
+    """The documents that have a second text, where columns name one, and a label, whatever it is: with both as stored.
+
+    left_out: as of `examples`.
+    """
     for document in documents:
         second = None if columns.second is None else document.fields.get(columns.second, "")
         label = document.fields.get(columns.label, "")
@@ -185,14 +203,7 @@ def examples(
         elif not label.strip():
             left_out.reasons[NO_LABEL] += 1
         else:
-            try:
-                target = targets.index(label) if isinstance(targets, LabelMap) else targets.value(label)
-            except LabelError:
-                if not lenient:
-                    raise
-                left_out.reasons[OTHER_LABEL if isinstance(targets, LabelMap) else OTHER_SCORE] += 1
-            else:
-                yield Example(document.text, second, target)
+            yield document, second, label
 
 
 def _short(text: str) -> str:

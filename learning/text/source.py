@@ -106,8 +106,9 @@ def records(source: Source, cache: Path, skipped: Skipped | None = None) -> Iter
 
     The outcome of a row depends on that row alone, and no row ends the reading. Besides the rows that `read` leaves
     out, these cannot be used: lines that are not UTF-8 or longer than `MAXIMUM_CELL`, invalid CSV rows, JSON
-    values that cannot be read or lack a mapped column, Parquet cells without a valid value. No row at all is no error.
-    Where a row ends is clear in JSON Lines and Parquet, whatever rows hold, but not in two kinds of file. An invalid
+    values that cannot be read or lack a mapped column, Parquet cells without a valid value, rows of a workbook that are
+    not XML. No row at all is no error. Where a row ends is clear in JSON Lines and Parquet, whatever rows hold, but not
+    in two kinds of file. An invalid
     CSV record costs its first line, and the next line begins a record; if a later row closes its quote after all, both
     are one. A .json array that is not valid JSON is divided at the commas between its brackets. Raises
     `DataError` for errors that no row decides: a file that is missing, a header that lacks a column, a broken Parquet

@@ -6,12 +6,11 @@ import logging
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from party.config import PartyConfig, ShardTable
     from party.dialling.destination import Destination
     from party.node.lifecycle import ServedNode
+    from party.shard.looking import Look
 
 COMMON_WORDS = 1000
 MOST_LABELS = 20
@@ -256,75 +256,48 @@ def preview(
     if vocabulary is not None and not vocabulary.is_file():
         raise SettingsError(f"{vocabulary}: there is no such file.", code="C102")
     with tempfile.TemporaryDirectory(prefix="conclave-preview-") as cache:
-        found = look(shard, Path(cache), None if vocabulary is None else vocabulary.read_bytes(), words)
+        found = _looked(shard, Path(cache), None if vocabulary is None else vocabulary.read_bytes(), words)
     print(json.dumps({"party": settings.name, **found})) if as_json else _show(settings.name, shard, found)
 
 
-def look(shard: "ShardTable", cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
+def _looked(shard: "ShardTable", cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
     """What a shard holds: columns, records, users, words, labels, skipped rows by reason, share of words covered.
 
     Private, all of it.
     """
-    from learning.text.source import Skipped, columns
-    from learning.text.words import Vocabulary, tokenize
-    from party.shard.units import source_of, units
+    from learning.text.source import columns
+    from learning.text.words import Vocabulary
+    from party.shard.looking import Wanted, look, stored
+    from party.shard.units import source_of
 
-    skipped = Skipped()
     named = columns(source_of(shard), cache)
-    frequencies: Counter[str] = Counter()
-    records = 0
-    for unit in units(shard, "document", by_user=False, cache=cache, frank=True, skipped=skipped):
-        records += len(unit.passages)
-        for passage in unit.passages:
-            frequencies.update(tokenize(passage))
-    users = None
-    if shard.user is not None:
-        users = sum(1 for _ in units(shard, "document", by_user=True, cache=cache, frank=True))
-    known = (
-        {word for word, _ in frequencies.most_common(words)}
-        if vocabulary is None
-        else set(Vocabulary.from_bytes(vocabulary).words)
-    )
-    total = frequencies.total()
-    covered = sum(count for word, count in frequencies.items() if word in known)
+    known = None if vocabulary is None else frozenset(Vocabulary.from_bytes(vocabulary).words)
+    found = look(shard, replace(stored(shard), words=known), cache, some=True)
+    users = None if shard.user is None else look(shard, Wanted("document", by_user=True), cache).units
+    common = found.frequencies.most_common(words)
+    covered = sum(count for _, count in common) if known is None else found.covered
     return {
         "columns": named,
-        "records": records,
+        "records": found.passages,
         "users": users,
-        "words": total,
-        "distinct_words": len(frequencies),
-        "labels": labels_in(shard, cache),
-        "skipped": dict(skipped.reasons),
-        "vocabulary": len(known),
-        "vocabulary_is_public": vocabulary is not None,
-        "coverage": covered / total if total else 0.0,
+        "words": found.words,
+        "distinct_words": len(found.frequencies),
+        "labels": None if shard.label is None else _labelled(shard, found),
+        "skipped": dict(found.unreadable),
+        "vocabulary": len(common) if known is None else len(known),
+        "vocabulary_is_public": known is not None,
+        "coverage": covered / found.words if found.words else 0.0,
     }
 
 
-def labels_in(shard: "ShardTable", cache: Path) -> dict[str, object] | None:
-    """Count the rows of each label, the most frequent first, and those with no label or one that the map lacks."""
-    from learning.text.labelled import TextColumns
-    from learning.text.source import Skipped
-    from party.shard.units import units
-
-    if shard.label is None:
-        return None
-    kind: Literal["pair", "single"] = "single" if shard.second is None else "pair"
-    left_out, found = Skipped(), Counter[str]()
-    columns = TextColumns(kind, shard.text, shard.second, shard.label)
-    found_units = units(shard, "document", by_user=False, cache=cache, frank=True, skipped=left_out, columns=columns)
-    for unit in found_units:
-        for row in unit.rows:
-            if shard.second is not None and not row.fields.get(shard.second, "").strip():
-                left_out.reasons["no second text"] += 1
-            else:
-                found[row.fields.get(shard.label, "").strip()] += 1
+def _labelled(shard: "ShardTable", found: "Look") -> dict[str, object]:
+    """The rows of each label, the most frequent first, and those with no label or one that the file's map lacks."""
     known = None if shard.labels is None else set(shard.values or shard.labels)
     return {
-        "rows": dict(found.most_common(MOST_LABELS)),
-        "different": len(found),
-        "outside_the_map": 0 if known is None else sum(count for label, count in found.items() if label not in known),
-        "left_out": dict(left_out.reasons),
+        "rows": dict(found.labels.most_common(MOST_LABELS)),
+        "different": len(found.labels),
+        "outside_the_map": 0 if known is None else sum(n for label, n in found.labels.items() if label not in known),
+        "left_out": dict(found.unreadable + found.left_out),
     }
 
 

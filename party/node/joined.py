@@ -10,6 +10,7 @@ from party.admission.company import admit_peers
 from party.admission.limits import Limits
 from party.admission.needs import Capacity, fits
 from party.admission.protection import admit_unit
+from party.admission.simulated import admit_text
 from party.config import PartyConfig
 from party.ledger.ledger import Ledger
 from party.store.runs import Run, Runs, check_run_id
@@ -33,6 +34,7 @@ class JoinedRuns:
         self._ledger = ledger
         self._limits = limits
         self._capacity = capacity
+        self._cache = folder.parent / "cache"
         self._runs = Runs(folder)
         self._open: dict[str, Run] = {}
 
@@ -65,15 +67,17 @@ class JoinedRuns:
     async def can_join(self, request: party_pb2.JoinRequest) -> None:
         """Raises `Refusal` where a checked request would not be joined; does not bind the party."""
         await self._ledger.can_pay(affordable(own_terms(request.plan.terms, self._config.name)))
+        await asyncio.to_thread(admit_text, request.plan.terms, self._config, self._cache)
         if (lacking := fits(request.needs, self._capacity)) is not None:
             raise Refusal(Reason.STORAGE, lacking)
 
     async def join(self, request: party_pb2.JoinRequest) -> None:
-        """Bind this party to a checked request for good. Raises `Refusal` as the ledger's `join` does."""
+        """Bind this party to a checked request for good. Raises `Refusal` as `admit_text` and `Ledger.join` do."""
         run_id, bound = request.run.run_id, request.run.plan_hash
         wanted = affordable(own_terms(request.plan.terms, self._config.name))
         if run_id not in (going := [run.id for run in await self._ledger.runs() if run.left_at is None]):
             self._limits.check_runs(len(going))
+            await asyncio.to_thread(admit_text, request.plan.terms, self._config, self._cache)
         await self._ledger.join(run_id, bound, wanted)
         peers = list(request.peers)
         self._open[run_id] = self._own(await asyncio.to_thread(self._runs.make, run_id, bound, request.plan, peers))

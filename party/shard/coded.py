@@ -14,6 +14,7 @@ from scipy import sparse
 
 from learning.text.codes import Codes
 from learning.text.source import Document
+from party.config import ShardTable
 from party.errors import ShardError
 from party.shard.reading import Reading
 from party.shard.units import MOST_EXAMPLES
@@ -84,10 +85,15 @@ def tell_without_code(reading: Reading, codes: RowCodes, without: int, coded: in
     `ShardError` where `reading.frank` and no row has one.
     """
     if without and not coded and reading.frank:
-        columns = ", ".join(f'"{column}"' for column in codes.also)
-        raise ShardError(
-            f'the shard has no control code: in source "{reading.shard.source}" no row holds values of the plan in '
-            f"{columns}. Name the values as the rows hold them, or other columns."
-        )
+        raise ShardError(no_code(reading.shard, codes))
     if without:
         log.warning("%s rows were left out: their columns of codes hold none of the plan's values.", f"{without:,}")
+
+
+def no_code(shard: ShardTable, codes: RowCodes) -> str:
+    """The sentence that no row of a shard has a control code."""
+    columns = ", ".join(f'"{column}"' for column in codes.also)
+    return (
+        f'the shard has no control code: in source "{shard.source}" no row holds values of the plan in {columns}. '
+        "Name the values as the rows hold them, or other columns."
+    )

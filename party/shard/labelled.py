@@ -22,6 +22,7 @@ from learning.text.source import Document, Skipped
 from party.config import ShardTable
 from party.errors import ShardError
 from party.ledger.census import Census
+from party.shard.fitting import no_example, reasons
 from party.shard.units import BEYOND_EXAMPLES, MOST_EXAMPLES, units
 
 if TYPE_CHECKING:
@@ -281,10 +282,7 @@ def _check(
     """
     what = None
     if not labels:
-        what = (
-            f'the shard has no example: in source "{shard.source}" every row was left out ({_reasons(left_out)}). Name '
-            "the columns that hold texts and labels."
-        )
+        what = no_example(shard, left_out)
     elif isinstance(targets, LabelMap) and all(label == labels[0] for label in labels):
         what = (
             f'the shard has one class only: in source "{shard.source}" every label is '
@@ -305,8 +303,4 @@ def _tell(read: LabelledUnits, longest: int) -> None:
             f"{longest:,}",
         )
     if read.left_out.total:
-        log.warning("rows were left out: %s.", _reasons(read.left_out))
-
-
-def _reasons(left_out: Skipped) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in left_out.reasons.most_common())
+        log.warning("rows were left out: %s.", reasons(read.left_out))

@@ -94,7 +94,9 @@ class Here:
 
     async def _start(self, name, tables, request, issued):
         merged = {
-            key: value | self.changes.get(name, {}).get(key, {}) for key, value in tables.items() if key != "name"
+            key: value | self.changes.get(name, {}).get(key, {}) if isinstance(value, dict) else value
+            for key, value in tables.items()
+            if key != "name"
         }
         own = {"name": name, "listen": "127.0.0.1:0", "folder": str((request.folder / name).absolute())}
         config = check_config(merged | own, name)

@@ -196,7 +196,7 @@ def test_a_block_that_is_what_its_row_says_and_yet_no_block_is_refused(fuzz, hos
     @fuzz(hostile.damaged(*valid), share=0.5)
     def _(damaged):
         path.write_bytes(damaged)
-        with store._transaction() as transaction:
+        with store.transaction() as transaction:
             transaction.execute("UPDATE blocks SET sha256 = ? WHERE batch = 0", (hashlib.sha256(damaged).hexdigest(),))
         tried(hostile, lambda: blocks_of(store))
 

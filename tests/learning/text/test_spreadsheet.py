@@ -1,5 +1,6 @@
 """Excel workbooks: cells as people see them, which sheet is read, and what is said where none can be."""
 
+import re
 import sys
 import tracemalloc
 import zipfile
@@ -9,7 +10,7 @@ import pytest
 
 from learning.errors import DataError
 from learning.text.preview import preview
-from learning.text.source import Source, columns, keys_offered, read, records, sheets_of
+from learning.text.source import Skipped, Source, columns, keys_offered, read, records, sheets_of
 
 openpyxl = pytest.importorskip("openpyxl", reason="the extra excel is not installed")
 
@@ -180,6 +181,141 @@ def test_a_damaged_workbook_is_told_in_a_sentence(book, tmp_path, part, cut):
             packed.writestr(name, content)
     with pytest.raises(DataError, match=r"notes\.xlsx cannot be read( to its end)?: it is no whole Excel file"):
         list(records(Source(path), tmp_path))
+
+
+SHEET, SHARED = "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"
+OVERRIDE = (b'<Override PartName="/xl/sharedStrings.xml" ContentType="application/vnd.openxmlformats-officedocument.'
+            b'spreadsheetml.sharedStrings+xml"/>')  # fmt: skip
+ROWS = (b'<row r="2"><c r="A2" t="inlineStr"><is><t>first</t></is></c><c r="B2"><v>1</v></c></row>',
+        b'<row r="4"><c r="A4" t="s"><v>1</v></c><c r="B4"><v>3</v></c></row>')  # fmt: skip
+ODD = {
+    "fine": b'<row r="3"><c r="A3" t="inlineStr"><is><t>one</t></is></c><c r="B3"><v>2</v></c></row>',
+    "no number": b'<row r="3"><c r="A3" t="inlineStr"><is><t>one</t></is></c><c r="B3"><v>two</v></c></row>',
+    "endless number": b'<row r="3"><c r="A3"><v>1</v></c><c r="B3"><v>' + b"9" * 5000 + b"</v></c></row>",
+    "no such text": b'<row r="3"><c r="A3" t="s"><v>99</v></c><c r="B3"><v>2</v></c></row>',
+    "the text before": b'<row r="3"><c r="A3" t="s"><v>-1</v></c><c r="B3"><v>2</v></c></row>',
+    "no such style": b'<row r="3"><c r="A3" s="999"><v>1</v></c><c r="B3" s="x"><v>2</v></c></row>',
+    "no such kind": b'<row r="3"><c r="A3" t="d"><v>yesterday</v></c><c r="B3" t="b"><v>maybe</v></c></row>',
+    "no place": b'<row r="3"><c r="?"><v>1</v></c><c r="99999999999"><v>2</v></c></row>',
+    "no row": b'<row r="none"><c r="A3"><v>1</v></c></row>',
+    "far below": b'<row r="1048576"><c r="A1048576"><v>1</v></c></row>',
+    "above": b'<row r="1"><c r="A1"><v>1</v></c></row>',
+    "a letter of control": b'<row r="3"><c r="A3" t="inlineStr"><is><t>o\x0bne</t></is></c></row>',
+    "an ampersand": b'<row r="3"><c r="A3" t="inlineStr"><is><t>R & D</t></is></c></row>',
+    "no UTF-8": b'<row r="3"><c r="A3" t="inlineStr"><is><t>caf\xe9</t></is></c></row>',
+    "not closed": b'<row r="3"><c r="A3" t="inlineStr"><is><t>one</t></is></c>',
+    "tags astray": b'<row r="3"><c r="A3"><v>1</c></v></row>',
+    "the end of all": b'<row r="3"><c r="A3" t="inlineStr"><is><t></sheetData></worksheet></t></is></c></row>',
+    "prefix of nobody": b'<row r="3" x9:y="1"><c r="A3"><v>1</v></c></row>',
+    "entity of nobody": b'<row r="3"><c r="A3" t="inlineStr"><is><t>&nbsp;</t></is></c></row>',
+}
+"""Rows that other programs than Excel, or a person, may write into a sheet."""
+
+
+@pytest.fixture
+def written(book, tmp_path):
+    """`written(row, shared=...)`: the path of a workbook that has this row's XML between two others."""
+
+    def makes(row, shared=b"<si><t>text</t></si><si><t>last</t></si>", name="notes.xlsx"):
+        path = book(name, notes=[["text", "value"]])
+        with zipfile.ZipFile(path) as packed:
+            parts = {each: packed.read(each) for each in packed.namelist()}
+        before, after = parts[SHEET].split(b"</sheetData>")
+        parts[SHEET] = before + ROWS[0] + row + ROWS[1] + b"</sheetData>" + after
+        parts[SHARED] = b'<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">' + shared + b"</sst>"
+        types = "[Content_Types].xml"
+        parts[types] = parts[types].replace(b"</Types>", OVERRIDE + b"</Types>")
+        with zipfile.ZipFile(path, "w") as packed:
+            for each, content in parts.items():
+                packed.writestr(each, content)
+        return path
+
+    return makes
+
+
+def others(found, own=1):
+    """What is read of all records but one."""
+    return [(each.text, dict(each.fields)) for number, each in enumerate(found) if number != own]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_of_two_files_that_differ_in_one_record_all_others_are_read_alike(written, tmp_path, odd):
+    fine, other = (
+        list(records(Source(written(ODD[each], name=f"{number}.xlsx"), columns=("value",)), tmp_path))
+        for number, each in enumerate(("fine", odd))
+    )
+    assert [each.text for each in fine] == ["first", "one", "last"]
+    assert len(other) == 3, "the record keeps its place, as an empty unit at the least"
+    assert others(other) == others(fine) == [("first", {"value": "1"}), ("last", {"value": "3"})]
+
+
+@pytest.mark.parametrize(
+    ("odd", "seen"), [("no number", ("one", "")), ("no such text", None), ("the text before", None),
+                      ("an ampersand", None), ("far below", ("1", "")), ("above", ("1", ""))],
+)  # fmt: skip
+def test_what_cannot_be_read_of_a_record_is_empty_and_counted(written, tmp_path, odd, seen):
+    skipped = Skipped()
+    found = list(records(Source(written(ODD[odd]), columns=("value",)), tmp_path, skipped))[1]
+    assert (found and (found.text, found.fields["value"])) == seen
+    assert skipped.total == (seen is None)
+    assert set(skipped.reasons) <= {"no text", "not XML"}
+
+
+@pytest.mark.parametrize("text", [b"<si><t>R & D</t></si>", b"<si><t>\x0b</t></si>", b"<si><t>caf\xe9</t></si>",
+                                  b"<si><t>not closed"])  # fmt: skip
+def test_a_text_that_a_workbook_keeps_apart_spoils_its_own_record_alone(written, tmp_path, text):
+    """The texts of all records are in one file of the workbook, and cells refer to them by number."""
+    row = ODD["fine"].replace(b't="inlineStr"><is><t>one</t></is>', b't="s"><v>2</v>')
+    kept = b"<si><t>text</t></si><si><t>last</t></si>%s<si><t>unused</t></si>"
+    fine, other = (
+        list(records(Source(written(row, kept % each, f"{number}.xlsx"), columns=("value",)), tmp_path))
+        for number, each in enumerate((b"<si><t>one</t></si>", text))
+    )
+    assert [each.text for each in fine] == ["first", "one", "last"]
+    assert others(other) == others(fine)
+    assert other[1] is None
+
+
+def test_a_row_beyond_what_one_record_may_take_is_left_out_by_itself(written, tmp_path, monkeypatch):
+    monkeypatch.setattr("learning.text.pieces.LONGEST", 200_000)
+    row = ODD["fine"].replace(b"one", b"long " * 100_000)
+    skipped = Skipped()
+    found = list(records(Source(written(row), columns=("value",)), tmp_path, skipped))
+    assert [each and each.text for each in found] == ["first", None, "last"]
+    assert skipped.total == 1
+
+
+@pytest.mark.parametrize("odd", ["no number", "no such text", "an ampersand", "not closed"])
+def test_public_text_that_is_damaged_is_told(written, tmp_path, odd):
+    with pytest.raises(DataError, match="cannot be read to its end: it is no whole Excel file"):
+        list(read(Source(written(ODD[odd]), columns=("value",)), tmp_path))
+
+
+def test_a_first_row_that_is_damaged_is_told_whoever_reads(written, tmp_path):
+    path = written(ODD["fine"])
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name) for name in packed.namelist()}
+    parts[SHEET] = (
+        parts[SHEET]
+        .replace(b'r="B1" t="inlineStr"', b'r="B1" t="n"')
+        .replace(b"<is><t>value</t></is>", b"<v>value</v>")
+    )
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in parts.items():
+            packed.writestr(name, content)
+    with pytest.raises(DataError, match="its first row is of cells that cannot be read"):
+        list(records(Source(path), tmp_path))
+
+
+def test_a_sheet_may_have_a_prefix_and_rows_without_cells(written, tmp_path):
+    path = written(b'<row r="3"/>' + ODD["fine"])
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name) for name in packed.namelist()}
+    parts[SHEET] = re.sub(rb"<(/?)(?=[a-zA-Z])", rb"<\1x:", parts[SHEET]).replace(b"xmlns=", b"xmlns:x=")
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in parts.items():
+            packed.writestr(name, content)
+    assert [each.text for each in read(Source(path), tmp_path)] == ["first", "one", "last"]
 
 
 def test_a_file_that_ends_early_is_told_in_a_sentence(book, tmp_path):

@@ -148,7 +148,8 @@ def test_a_label_belongs_to_a_document(refused, record):
     assert "a label belongs to a document" in refused(labelled(), record=record).sentence
 
 
-async def test_join_refuses_labels_that_are_not_here_and_takes_those_that_are(opened, terms):
+async def test_join_refuses_labels_that_are_not_here_and_takes_those_that_are(opened, terms, tmp_path):
+    (tmp_path / "notes.jsonl").write_text('{"text": "a note", "who": "a", "stars": "yes"}\n')
     policy = {"simulation": True, "recipes": ["dp_sgd"], "epsilon": 200.0}
     caller = await opened(
         plan=terms(labelled=labelled(labels=["yes", "no"])), shard=MAPPED, plaintext=True, policy=policy

@@ -187,3 +187,27 @@ def test_serve_says_where_it_listens_and_ends_quietly(party_file, ending, code):
 def test_where_a_party_dials_is_checked_before_it_serves(party_file, capsys, arguments, says):
     assert main(["serve", "--config", str(party_file()), *arguments]) == (1 if "certificate" in says else 2)
     assert says in said(capsys).err.replace("\n", " ")
+
+
+def test_preview_counts_what_a_run_s_own_look_counts(party_file, tmp_path, monkeypatch, capsys):
+    """One way of counting: what `party.shard.looking` finds is what is shown, with nothing counted beside it."""
+    from party.shard import looking
+
+    looks, seen = looking.look, []
+
+    def one_more(*given, **more):
+        found = looks(*given, **more)
+        found.passages += 1
+        found.labels["planted"] += 1
+        seen.append(found)
+        return found
+
+    monkeypatch.setattr(looking, "look", one_more)
+    (tmp_path / "stars.jsonl").write_text('{"text": "cat", "stars": " 1 "}\n{"text": "dog", "stars": "2"}\n')
+    path = party_file(source="stars.jsonl")
+    path.write_text(path.read_text().replace("[policy]", 'label = "stars"\n[policy]'))
+    assert main(["preview", "--config", str(path), "--json"]) == 0
+    found = json.loads(said(capsys).out)
+    assert found["records"] == 3
+    assert found["labels"]["rows"] == {"1": 1, "2": 1, "planted": 1}
+    assert len(seen) == 1, "the shard is read once"
