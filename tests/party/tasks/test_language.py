@@ -428,25 +428,19 @@ async def test_rows_without_a_code_are_told_in_the_partys_own_log_alone(speaker,
         assert {each.percent for each in said} <= {255, 100}
 
 
-@pytest.mark.parametrize("kind", ["tokens", "codes", "step"])
-async def test_a_shard_without_any_code_is_told_in_a_simulation_alone(
-    speaker, counts, steps, start, films, tmp_path, kind
-):
+async def test_a_simulation_without_any_code_is_told_before_it_joins(speaker, counts, steps, films):
     films([("good film", "purple"), ("odd film", "")])
-    for simulated in (True, False):
-        private = {} if simulated else {"policy": {"simulation": False}, "insecure_reproducible_noise": False}
-        caller = await speaker(counts(), steps, **private)
-        asked = caller.step(0, caller.model, start, objective=LANGUAGE) if kind == "step" else counted(caller, kind)
-        if simulated:
-            refusal = await refused(asked)
-            assert refusal.reason == Reason.SHARD
-            assert (
-                'no row holds values of the plan in "stars". Name the values as the rows hold them' in refusal.sentence
-            )
-        else:
-            assert (await asked)[-1].percent == 100
-        await caller.node.stop()
-        shutil.rmtree(tmp_path / "north.party")
+    refusal = await refused(speaker(counts(), steps))
+    assert refusal.reason == Reason.SHARD
+    assert 'no row holds values of the plan in "stars". Name the values as the rows hold them' in refusal.sentence
+
+
+@pytest.mark.parametrize("kind", ["tokens", "codes", "step"])
+async def test_a_party_without_any_code_is_not_told(speaker, counts, steps, start, films, kind):
+    films([("good film", "purple"), ("odd film", "")])
+    caller = await speaker(counts(), steps, policy={"simulation": False}, insecure_reproducible_noise=False)
+    asked = caller.step(0, caller.model, start, objective=LANGUAGE) if kind == "step" else counted(caller, kind)
+    assert (await asked)[-1].percent == 100
 
 
 @pytest.mark.parametrize("kind", ["tokens", "codes"])
