@@ -93,17 +93,6 @@ NAMED = {
         ("docs/swing.md", "[queries]"),
         ("docs/traces.md", "# the party's file"),
     ),
-    "tests/docs/test_serving.py": (
-        ("README.md", "coordinator serve --config coordinator.toml"),
-        ("docs/dialling.md", "party serve --connect"),
-        ("docs/dialling.md", "party check --connect"),
-        ("docs/dialling.md", "coordinator check plan.toml"),
-        ("docs/serving.md", "coordinator provision server"),
-        ("docs/serving.md", "coordinator serve"),
-        ("docs/serving.md", "coordinator enroll"),
-        ("docs/serving.md", "coordinator provision sign"),
-        ("docs/serving.md", "coordinator run"),
-    ),
     "tests/docs/test_worked_plans.py": tuple(
         (f"docs/{page}.md", "[run]") for page in ("dped", "classifiers", "privdistil", "distildp", "swing", "nvdp")
     ),
@@ -118,7 +107,17 @@ NAMED = {
 """Who executes a block without a word behind its fence, by test: page, and how the block begins."""
 CI = "it is what continuous integration itself does, or begins with it"
 ANOTHER_CLOUD = "it needs an account with a provider of machines"
+HOSTS = "it names other machines; tests of serving and of sites type such lines with addresses of their own"
 PARSED = (
+    ("README.md", "coordinator serve --config coordinator.toml", HOSTS),
+    ("docs/dialling.md", "party serve --connect", HOSTS),
+    ("docs/dialling.md", "party check --connect", HOSTS),
+    ("docs/dialling.md", "coordinator check plan.toml", HOSTS),
+    ("docs/serving.md", "coordinator provision server", HOSTS),
+    ("docs/serving.md", "coordinator serve", HOSTS),
+    ("docs/serving.md", "coordinator enroll", HOSTS),
+    ("docs/serving.md", "coordinator provision sign", HOSTS),
+    ("docs/serving.md", "coordinator run", HOSTS),
     ("CONTRIBUTING.md", "make install", CI),
     ("CONTRIBUTING.md", ".venv/bin/python -m pytest", CI),
     ("CONTRIBUTING.md", "CONCLAVE_GOLDEN=store", "it writes what the tests compare with"),
@@ -129,7 +128,11 @@ PARSED = (
     ("docs/ray.md", "ray dashboard", "its tunnel stays open; tests/deploy/test_ray_up.py types the second line"),
     ("docs/ray.md", "GROUP=", ANOTHER_CLOUD),
     ("docs/ray.md", "ray down", ANOTHER_CLOUD),
-    ("docs/ray.md", "python -m pip wheel", "it needs Docker and a Kubernetes cluster"),
+    (
+        "docs/ray.md",
+        "python -m pip wheel --quiet --no-deps --wheel-dir dist .\ndocker",
+        "it needs Docker and a Kubernetes cluster",
+    ),
     ("docs/ray.md", "kubectl delete", "it needs a Kubernetes cluster"),
     ("docs/report.md", "python benchmarks/page.py", "it is a benchmark of minutes"),
 )
