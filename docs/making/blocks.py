@@ -36,7 +36,107 @@ EXECUTED = (
     ("docs/serving.md", r"at=coordinator file=coordinator.toml", "tests/docs/test_serving.py"),
     ("docs/own-recipes.md", r"python|toml", "tests/docs/test_own_recipes.py"),
 )
-"""Who executes a block: page, what stands behind its fence, the test. tests/docs/test_blocks.py parses all others."""
+"""Who executes a block: page, what stands behind its fence, the test."""
+NAMED = {
+    "tests/docs/test_commands.py": (
+        ("README.md", ".venv/bin/coordinator doctor"),
+        ("README.md", "from gensim.models"),
+        ("README.md", "from coordinator import api"),
+        ("README.md", ".venv/bin/coordinator verify my-run/student"),
+        ("README.md", ".venv/bin/coordinator forecast examples/dped/plan.toml"),
+        ("README.md", ".venv/bin/coordinator run examples/classifier/plan.toml"),
+        ("README.md", ".venv/bin/coordinator run examples/privdistil/plan.toml"),
+        ("README.md", ".venv/bin/coordinator run examples/distildp/plan.toml"),
+        ("README.md", ".venv/bin/coordinator run examples/swing/plan.toml"),
+        ("README.md", ".venv/bin/coordinator run examples/nvdp/plan.toml"),
+        ("README.md", ".venv/bin/party serve --config examples/dped/parties/north.toml"),
+        ("docs/auditing-runs.md", "coordinator audit RUN\n"),
+        ("docs/auditing-runs.md", "coordinator audit RUN --shadows"),
+        ("docs/classifiers.md", "from transformers import pipeline"),
+        ("docs/classifiers.md", "make install"),
+        ("docs/distildp.md", "from datasets import load_dataset"),
+        ("docs/distildp.md", ".venv/bin/coordinator forecast"),
+        ("docs/distildp.md", ".venv/bin/coordinator compare"),
+        ("docs/parties.md", ".venv/bin/party preview"),
+        ("docs/parties.md", ".venv/bin/party serve"),
+        ("docs/parties.md", ".venv/bin/coordinator run examples/dped/four-parties.toml"),
+        ("docs/privdistil.md", "make install"),
+        ("docs/privdistil.md", ".venv/bin/coordinator compare"),
+        ("docs/report.md", "coordinator report RUN"),
+        ("docs/report.md", "coordinator compare PLAN"),
+        ("docs/swing.md", ".venv/bin/coordinator forecast"),
+        ("docs/swing.md", ".venv/bin/coordinator run examples/swing/private.toml"),
+        ("docs/swing.md", ".venv/bin/coordinator audit"),
+        ("docs/swing.md", ".venv/bin/coordinator compare"),
+        ("docs/traces.md", "pip install"),
+        ("docs/verifying.md", "coordinator verify published"),
+        ("docs/verifying.md", "coordinator publish RUN"),
+        ("docs/verifying.md", "coordinator track RUN"),
+        ("docs/verifying.md", "openssl x509"),
+        ("examples/classifier/README.md", "pip install"),
+        ("examples/distildp/README.md", "python examples/public_model.py"),
+        ("examples/dped/README.md", "coordinator run examples/dped/demo.toml"),
+        ("examples/nvdp/README.md", "pip install"),
+        ("examples/privdistil/README.md", "pip install"),
+        ("examples/swing/README.md", "python examples/public_model.py"),
+    ),
+    "tests/docs/test_fragments.py": (
+        ("docs/auditing-runs.md", "[audit]"),
+        ("docs/deploy.md", 'identity = "federation"'),
+        ("docs/dialling.md", "[federation]"),
+        ("docs/distildp.md", "[dp_sgd]"),
+        ("docs/parties.md", "[policy]"),
+        ("docs/ray.md", '[federation]\nlaunch = "ray"'),
+        ("docs/ray.md", "[federation.cluster]"),
+        ("docs/secure-sum.md", "[privacy]"),
+        ("docs/swing.md", "[federation.shards]"),
+        ("docs/swing.md", "[queries]"),
+        ("docs/traces.md", "# the party's file"),
+    ),
+    "tests/docs/test_worked_plans.py": tuple(
+        (f"docs/{page}.md", "[run]") for page in ("dped", "classifiers", "privdistil", "distildp", "swing", "nvdp")
+    ),
+    "tests/docs/test_own_recipes.py": (("docs/own-recipes.md", "cp -r examples/own_recipe"),),
+    "tests/coordinator/systems/test_toy_system.py": (
+        ("docs/architecture.md", "def releases"),
+        ("docs/architecture.md", "RECIPE = Recipe"),
+        ("docs/architecture.md", "[project.entry-points"),
+    ),
+    "tests/deploy/test_kubernetes.py": (("deploy/kubernetes/README.md", "kubectl kustomize"),),
+}
+"""Who executes a block without a word behind its fence, by test: page, and how the block begins."""
+CI = "it is what continuous integration itself does, or begins with it"
+ANOTHER_CLOUD = "it needs an account with a provider of machines"
+HOSTS = "it names other machines; tests of serving and of sites type such lines with addresses of their own"
+PARSED = (
+    ("README.md", "coordinator serve --config coordinator.toml", HOSTS),
+    ("docs/dialling.md", "party serve --connect", HOSTS),
+    ("docs/dialling.md", "party check --connect", HOSTS),
+    ("docs/dialling.md", "coordinator check plan.toml", HOSTS),
+    ("docs/serving.md", "coordinator provision server", HOSTS),
+    ("docs/serving.md", "coordinator serve", HOSTS),
+    ("docs/serving.md", "coordinator enroll", HOSTS),
+    ("docs/serving.md", "coordinator provision sign", HOSTS),
+    ("docs/serving.md", "coordinator run", HOSTS),
+    ("CONTRIBUTING.md", "make install", CI),
+    ("CONTRIBUTING.md", ".venv/bin/python -m pytest", CI),
+    ("CONTRIBUTING.md", "CONCLAVE_GOLDEN=store", "it writes what the tests compare with"),
+    ("README.md", "make demo", CI),
+    ("README.md", "make check", "it is what continuous integration does, then fuzzing and benchmarks for hours"),
+    ("README.md", ".venv/bin/coordinator run plan.toml --ray-address", "tests/deploy/test_ray_up.py types it, longer"),
+    ("docs/architecture.md", ".venv/bin/python -m pytest", CI),
+    ("docs/ray.md", "ray dashboard", "its tunnel stays open; tests/deploy/test_ray_up.py types the second line"),
+    ("docs/ray.md", "GROUP=", ANOTHER_CLOUD),
+    ("docs/ray.md", "ray down", ANOTHER_CLOUD),
+    (
+        "docs/ray.md",
+        "python -m pip wheel --quiet --no-deps --wheel-dir dist .\ndocker",
+        "it needs Docker and a Kubernetes cluster",
+    ),
+    ("docs/ray.md", "kubectl delete", "it needs a Kubernetes cluster"),
+    ("docs/report.md", "python benchmarks/page.py", "it is a benchmark of minutes"),
+)
+"""Blocks that no test executes: page, how they begin, why. tests/docs/test_blocks.py parses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +170,11 @@ class Block:
         for page, info, test in EXECUTED:
             if page == self.page and self.info and re.search(info, self.info):
                 return test
-        return ""
+        return next((test for test, named in NAMED.items() if any(self.begins(*each) for each in named)), "")
+
+    def begins(self, page: str, start: str) -> bool:
+        """Whether it is the block of a page that begins so."""
+        return self.page == page and self.text.lstrip("\n").startswith(start)
 
 
 def program(word: str) -> str:
@@ -100,6 +204,11 @@ def all_blocks() -> list[Block]:
     return [
         block for page in pages() for block in blocks_of(page.read_text("utf-8"), page.relative_to(ROOT).as_posix())
     ]
+
+
+def executed_by(test: str) -> list[Block]:
+    """The blocks that a test executes, which it has to follow all."""
+    return [block for block in all_blocks() if block.executed == test]
 
 
 def counts(blocks: list[Block]) -> str:

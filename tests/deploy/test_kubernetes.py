@@ -1,8 +1,10 @@
 """The kustomize bases of deploy/kubernetes: rendered, of the forms that Kubernetes knows, and without rights."""
 
 import copy
+import importlib.util
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -19,8 +21,18 @@ BASES = ("party", "party-listening", "party-account", "coordinator")
 VERSIONS = ("1.30", "1.33")
 OWN = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
 WORKLOADS = ("StatefulSet", "Job")
+_spec = importlib.util.spec_from_file_location("docs_blocks", PROJECT / "docs/making/blocks.py")
+blocks = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = blocks
+_spec.loader.exec_module(blocks)
 
 with_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl, which renders, is not installed")
+
+
+def test_the_page_renders_as_these_tests_do():
+    """`kubectl kustomize` of a base, by its place in the project."""
+    (shown,) = blocks.executed_by("tests/deploy/test_kubernetes.py")
+    assert shown.text.strip() in {f"kubectl kustomize {(FOLDER / base).relative_to(PROJECT)}" for base in BASES}
 
 
 def rendered(base):

@@ -81,6 +81,22 @@ def test_every_test_that_executes_blocks_reads_their_page():
         assert any(block.page == page and block.executed == test for block in ALL), page
 
 
+def test_every_other_block_is_listed_with_the_reason_why_it_is_only_parsed():
+    told = [each[:2] for each in blocks.PARSED]
+    for page, start in [*told, *(each for named in blocks.NAMED.values() for each in named)]:
+        found = [block for block in ALL if block.begins(page, start)]
+        assert len(found) == 1, f"{page}: {start}"
+        assert bool(found[0].executed) == ((page, start) not in told)
+    listed = [block for block in ALL if any(block.begins(*each) for each in told)]
+    assert [block.place for block in ALL if not (block.executed or block.kind == "output" or block in listed)] == []
+
+
+def test_every_test_that_is_named_follows_all_blocks_that_it_is_named_for():
+    """Each asks for its own by `executed_by`, or looks for their text in what it does."""
+    for test in blocks.NAMED:
+        assert f'executed_by("{test}")' in (ROOT / test).read_text("utf-8"), test
+
+
 def test_the_page_of_results_says_how_many_there_are():
     told = (ROOT / "docs/results/code.md").read_text("utf-8")
     assert blocks.counts(ALL) in " ".join(told.split()), f"write there: {blocks.counts(ALL)}"

@@ -1,7 +1,9 @@
 """examples/own_recipe, installed as its page says, runs and verifies; where it is not installed, words say so."""
 
+import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/own_recipe"
 PAGE = ROOT / "docs/own-recipes.md"
+_spec = importlib.util.spec_from_file_location("docs_blocks", ROOT / "docs/making/blocks.py")
+blocks = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = blocks
+_spec.loader.exec_module(blocks)
 COMMAND = (sys.executable, "-c", "import sys; from coordinator.console.command import main; sys.exit(main())")
 
 
@@ -118,3 +124,13 @@ def test_a_party_that_cannot_start_is_told_in_a_sentence(told, tmp_path):
     assert code != 0
     assert "gone.jsonl" in said
     assert list(_processes()) == []
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_are_typed_as_they_stand(told):
+    shown, *_ = [each for each in blocks.executed_by("tests/docs/test_own_recipes.py") if each.text.startswith("cp ")]
+    lines = [shlex.split(line) for line in shown.text.splitlines() if line.strip()]
+    assert [line[0] for line in lines] == ["cp", "pip", "coordinator", "coordinator", "coordinator"]
+    for _, *arguments in lines[2:]:
+        code, said = told(*arguments)
+        assert code == 0, said

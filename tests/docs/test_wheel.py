@@ -1,7 +1,8 @@
 """A wheel of this tree is all of it, and works where nothing of the tree is at hand.
 
 The wheel is installed into an environment of its own without the libraries that it names, which would take minutes:
-those of this environment are put on its search path, without what makes this tree importable.
+those of this environment are put on its search path, without what makes this tree importable. By pipx it is installed
+with them in sight, so that pip itself says whether they are the versions that the wheel asks for.
 """
 
 import csv
@@ -68,12 +69,55 @@ def installed(wheel, tmp_path_factory):
     return home / "bin"
 
 
-@pytest.fixture
-def command(installed, tmp_path):
-    """`command("coordinator", ...)`: what an installed command says, far from the tree."""
-    kept = {
+def without_this_tree():
+    """The environment of processes that must not find the tree."""
+    return {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "CONCLAVE"))
     }
+
+
+@pytest.fixture(scope="module")
+def by_pipx(wheel, tmp_path_factory):
+    """Where pipx puts the commands of the wheel. From the index it takes its own pip alone."""
+    home = tmp_path_factory.mktemp("pipx")
+    seen = libraries_wheel(home)
+    places = {"HOME": "home", "BIN_DIR": "bin", "MAN_DIR": "man", "SHARED_LIBS": "shared"}
+    environment = without_this_tree() | {f"PIPX_{name}": str(home / place) for name, place in places.items()}
+    pipx = [sys.executable, "-m", "pipx"]
+    offline = ["--backend", "pip", "--skip-maintenance", "--pip-args=--no-index"]
+    for words in (["upgrade-shared"], ["install", *offline, "--preinstall", seen, wheel]):
+        done = subprocess.run([*pipx, *words], cwd=home, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return home / "bin"
+
+
+def libraries_wheel(home):
+    """A wheel that puts this environment's libraries on a search path, all but this tree."""
+    libraries = home / "libraries"
+    libraries.mkdir()
+    for folder in dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]):
+        for path in Path(folder).iterdir():
+            if path.suffix != ".pth" and "conclave" not in path.name:
+                (libraries / path.name).symlink_to(path)
+    about = "libraries-1.dist-info"
+    files = {
+        "libraries.pth": f"{libraries}\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: libraries\nVersion: 1\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{about}/RECORD"))
+    path = home / "libraries-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def command(request, tmp_path):
+    """`command("coordinator", ...)`: what an installed command says, far from the tree; by pip or as `param` says."""
+    installed = request.getfixturevalue(getattr(request, "param", "installed"))
+    kept = without_this_tree()
     kept |= {"CONCLAVE_HOME": str(tmp_path / "home"), "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}"}
 
     def run(name, *arguments):
@@ -133,6 +177,17 @@ def test_every_recipe_has_its_plan_there(command):
         assert f'recipe = "{name}"' in said
 
 
+@pytest.mark.parametrize("command", ["by_pipx"], indirect=True)
+def test_pipx_gives_both_commands(command, by_pipx):
+    assert sorted(path.name for path in by_pipx.iterdir()) == ["coordinator", "party"]
+    for name in ("coordinator", "party"):
+        assert command(name, "--version").startswith(name)
+        assert "Usage" in command(name, "--help")
+    checked = {line.split()[1]: line.split()[0] for line in command("coordinator", "doctor").splitlines()}
+    assert checked["libraries"] == checked["launcher"] == "ok"
+
+
+@pytest.mark.parametrize("command", ["installed", "by_pipx"], indirect=True)
 def test_a_plan_runs_to_its_end_there(command, tmp_path):
     words = ("balam", "dinner", "fopos", "guqui", "kerit", "losol", "mitun", "navex")
     rows = [{"text": " ".join(words[(number * step) % 8] for step in range(1, 30))} for number in range(80)]

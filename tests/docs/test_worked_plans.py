@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,22 @@ from coordinator.forecasting.forecast import headline, summary, table
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("dped", "classifiers", "privdistil", "distildp", "swing", "nvdp")
+_blocks = importlib.util.spec_from_file_location("docs_blocks", ROOT / "docs/making/blocks.py")
+blocks = importlib.util.module_from_spec(_blocks)
+sys.modules[_blocks.name] = blocks
+_blocks.loader.exec_module(blocks)
+MINE = {Path(each.page).stem: each.text for each in blocks.executed_by("tests/docs/test_worked_plans.py")}
 _spec = importlib.util.spec_from_file_location("examples_public_model", ROOT / "examples/public_model.py")
 public_model = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(public_model)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", sorted(MINE))
 def test_the_forecast_of_a_worked_plan_is_the_one_shown(page, tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     text = (ROOT / f"docs/{page}.md").read_text("utf-8").partition("\n## A worked plan\n")[2]
     plan, shown = re.findall(r"```(?:toml|text)\n(.*?)```", text, re.DOTALL)[:2]
+    assert plan == MINE[page]
     (tmp_path / "plan.toml").write_text(plan, "utf-8")
     if '"public-model"' in plan:  # what it has learned changes no price
         public_model.made(tmp_path / "public-model", 2)

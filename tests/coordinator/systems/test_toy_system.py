@@ -1,10 +1,12 @@
 """A system of a package that Conclave does not know runs, forecasts, compares, publishes and verifies like its own."""
 
 import importlib
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,10 @@ from protos.console.checklist import State
 
 ROOT = Path(__file__).parents[3]
 TOY = ROOT / "tests/toy_system"
+_spec = importlib.util.spec_from_file_location("docs_blocks", ROOT / "docs/making/blocks.py")
+blocks = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = blocks
+_spec.loader.exec_module(blocks)
 WORDS = ("ship", "sea", "sail", "wind")
 PLAN = f"""
 [run]
@@ -65,6 +71,22 @@ def folder(tmp_path, monkeypatch):
 
 def planned(trust):
     Path("plan.toml").write_text(PLAN.replace("TRUST", trust))
+
+
+def test_the_page_that_explains_it_shows_what_runs_here():
+    """Every line of its blocks, in their order, in a file of the toy."""
+    files = [path.read_text("utf-8") for path in TOY.rglob("*") if path.suffix in (".py", ".txt")]
+    found = ["".join(text.split()) for text in files]
+    shown = blocks.executed_by("tests/coordinator/systems/test_toy_system.py")
+    assert len(shown) == 3
+    for block in shown:
+        if block.kind == "python":
+            assert any("".join(block.text.split()) in text for text in found), block.place
+        else:
+            told = tomllib.loads(block.text)["project"]["entry-points"]
+            for group, points in told.items():
+                for name, place in points.items():
+                    assert any(f"[{group}]{name}={place}" in text for text in found), (group, name)
 
 
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "secure-sum"])
