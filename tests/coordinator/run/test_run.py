@@ -445,7 +445,9 @@ def test_running_a_plan_again_says_that_it_pays_again_and_draws_other_noise(plan
         # The lifetime cap of twice the plan's epsilon is used up now: the ledger, not the coordinator, says no.
         assert main(["run", "connect.toml", "--output", "three"]) == 1
         said = capsys.readouterr().err
-    assert re.search(r"party party-\d refused to join: the ledger cannot pay.*\[C601\]$", said)
+    assert re.search(
+        r"party party-\d refused to join: the ledger cannot pay.*\n.*coordinator resume .*\n *\[C601\]$", said
+    )
 
 
 def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home, capsys, serving):
