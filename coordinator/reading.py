@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NoReturn, TypeVar
 
 from aggregation.errors import IntegrityError
-from protos.console.settings import Settings, SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import Settings, check_settings
 
 MOST_SHOWN: Final = 5
 DEEPEST: Final = 64

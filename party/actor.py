@@ -18,7 +18,7 @@ from party.config import check_config
 from party.ledger.database import FILE
 from party.store.memory import keep_private
 from party.store.shelf import Shelf
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.identity.requests import key_pem, make_request, new_keys
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ from learning.text.labelled import LabelMap, LabelMapError
 from learning.text.reading import UTF_8, check_delimiter, check_encoding
 from party.recipes.registry import find_recipe, recipe_names
 from protos.console.computing import ComputeKeys
+from protos.console.mistakes import SettingsError, printable
 from protos.console.settings import (
     Settings,
-    SettingsError,
     check_settings,
     is_loopback,
-    printable,
     read_settings,
     shaped,
 )

@@ -15,7 +15,8 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.transport.launchers import Launcher
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 PlanT = TypeVar("PlanT", bound=Plan)
 

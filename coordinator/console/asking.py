@@ -1,12 +1,13 @@
 """The questions of `coordinator init`, and what a file answers by itself."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from coordinator.console import shown
+from coordinator.console.answers import anything, asked, one_of, say
+from coordinator.console.first_questions import First
 from coordinator.systems.first_plan import classes_of, columns_said, looked_at, size_of
 from coordinator.systems.registry import names, system
 from coordinator.systems.starting import Choices, says, wants_label
@@ -15,33 +16,30 @@ from learning.text.documentation import NAMES
 from learning.text.preview import Preview
 from learning.text.reading import stated
 
-Answer = TypeVar("Answer")
-
-HERE: Final = "here"
-SITES: Final = "sites"
 EPSILONS: Final = (1.0, 4.0, 8.0)
 """Whose meaning is shown before one is chosen."""
 LARGEST: Final = 100.0
 
 
-def ask(plan: Path) -> Choices:
-    """Ask for everything that a plan needs first. plan: where it will be. Raises KeyboardInterrupt and EOFError where
-    no answer comes.
+def load() -> None:
+    """Import what the questions need, the installed systems among it."""
+    from coordinator.page import reader  # noqa: F401
+    from learning.audits import trade_offs  # noqa: F401
+
+    for name in names():
+        system(name)
+
+
+def ask(plan: Path, first: First) -> Choices:
+    """Ask for everything else that a plan needs first. plan: where it will be. Raises KeyboardInterrupt and EOFError
+    where no answer comes.
     """
-    _say("Enter takes what stands in brackets; Ctrl-C ends this, and nothing is written.")
-    found = Choices(recipe=(recipe := _recipe()))
-    alone = system(recipe).alone is not None
-    if not alone:
-        _say("\nWhose text is it? here: one source on this machine, divided among simulated parties, to try it.")
-        _say("sites: parties run elsewhere, each with text of its own.")
-        if _asked("text", HERE, _one_of(HERE, SITES)) == SITES:
-            found = replace(found, launch="connect")
-    looked = None
+    found, looked = Choices(recipe=first.recipe, launch=first.launch), None
     if found.launch == "ray":
         found, looked = _text(found, plan)
         found = _label(found, looked)
-    if alone:
-        _say("\nThis recipe has no privacy: it trains on all text in clear. No epsilon is asked.")
+    if first.alone:
+        say("\nThis recipe has no privacy: it trains on all text in clear. No epsilon is asked.")
         return found
     return _promise(found, looked)
 
@@ -62,29 +60,13 @@ def meaning(epsilon: float, delta: float, unit: str) -> str:
     )
 
 
-def _recipe() -> str:
-    able = [name for name in names() if system(name).example is not None]
-    first = next((name for name in able if system(name).first), able[0])
-    _say("\nWhat is to be learned?")
-    width = max(map(len, able))
-    for number, name in enumerate(able, 1):
-        _say(f"  {number}  {name:<{width}}  {system(name).about or 'a system of another package'}")
-
-    def read(answer: str) -> str:
-        if answer.isdigit() and 1 <= int(answer) <= len(able):
-            return able[int(answer) - 1]
-        return _one_of(*able)(answer)
-
-    return _asked("recipe", first, read)
-
-
 def _text(found: Choices, plan: Path) -> tuple[Choices, Preview | None]:
     usual = says(found.recipe, "federation", "shards")["source"]
     built_in = usual in NAMES and not wants_label(found.recipe)
     kinds = ".csv .tsv .jsonl .json .parquet .xlsx .txt, also .gz"
-    _say(f"\nWhich text? A file ({kinds}), a pattern, a folder, or a hub's name.")
+    say(f"\nWhich text? A file ({kinds}), a pattern, a folder, or a hub's name.")
     if built_in:
-        _say(f"{usual}: this Python's own docstrings, to try it without a file.")
+        say(f"{usual}: this Python's own docstrings, to try it without a file.")
 
     def read(answer: str) -> tuple[str, dict[str, str], Preview | None]:
         try:
@@ -92,17 +74,17 @@ def _text(found: Choices, plan: Path) -> tuple[Choices, Preview | None]:
         except DataError as error:
             raise ValueError(str(error)) from None
 
-    source, reading, looked = _asked("source", usual if built_in else "", read)
+    source, reading, looked = asked("source", usual if built_in else "", read)
     if source == usual:
         return found, None
     looks = {key: value for key, value in reading.items() if key != "sheet"}
     if looks:
-        _say(f"  The file looks like {stated(looks)}: the plan says so.")
+        say(f"  The file looks like {stated(looks)}: the plan says so.")
     if looked is None:
-        column = _asked("column of the text", "text", _anything)
+        column = asked("column of the text", "text", anything)
         return replace(found, source=source, reading=reading, text=column), None
     _show(source, looked)
-    column = _asked("column of the text", looked.text or "", _column(looked))
+    column = asked("column of the text", looked.text or "", _column(looked))
     return replace(found, source=source, reading=reading, text=column), looked
 
 
@@ -112,73 +94,54 @@ def _label(found: Choices, looked: Preview | None) -> Choices:
         return found
     guess = "label" if looked is None else looked.label or ""
     if wanted is None:
-        _say("A column of few values can stand as a code before every text: a category, say. none: no code.")
+        say("A column of few values can stand as a code before every text: a category, say. none: no code.")
         guess = guess or "none"
-    read = _anything if looked is None else _column(looked, *(["none"] if wanted is None else []))
-    label = _asked("column of the label" if wanted else "column of the code", guess, read)
+    read = anything if looked is None else _column(looked, *(["none"] if wanted is None else []))
+    label = asked("column of the label" if wanted else "column of the code", guess, read)
     if wanted is None and label == "none":
         return found
     classes = classes_of(looked, label)
     if classes:
-        _say(f"  {len(classes)} classes: {', '.join(classes)}. Everybody will know their names.")
+        say(f"  {len(classes)} classes: {', '.join(classes)}. Everybody will know their names.")
     else:
-        _say("  The plan's labels are those of an example: put yours there, and what the column holds for each.")
+        say("  The plan's labels are those of an example: put yours there, and what the column holds for each.")
     return replace(found, label=label, labels=classes)
 
 
 def _promise(found: Choices, looked: Preview | None) -> Choices:
-    _say("\nWhat is protected? record: each row by itself. user: all rows of one person together, which needs a column")
-    _say("that names the person.")
+    say("\nWhat is protected? record: each row by itself. user: all rows of one person together, which needs a column")
+    say("that names the person.")
     guess = "" if looked is None else looked.user or ""
-    unit = _asked("unit", "user" if guess else "record", _one_of("record", "user"))
+    unit = asked("unit", "user" if guess else "record", one_of("record", "user"))
     if unit == "user" and found.source is not None:
-        read = _anything if looked is None else _column(looked)
-        found = replace(found, user=_asked("column of the user", guess, read))
+        read = anything if looked is None else _column(looked)
+        found = replace(found, user=asked("column of the user", guess, read))
     privacy = says(found.recipe, "privacy", "delta"), says(found.recipe, "privacy", "declared_size")
     if privacy[1] is not None:
-        _say("\nHow many records have all parties together, roughly? Everybody will know this figure.")
+        say("\nHow many records have all parties together, roughly? Everybody will know this figure.")
         about = size_of(looked) if looked is not None else None
-        found = replace(found, size=_asked("records", f"{about or privacy[1]}", _whole))
+        found = replace(found, size=asked("records", f"{about or privacy[1]}", _whole))
     delta = privacy[0] or 1e-6
-    _say("\nHow much may the result tell of any of them? Epsilon bounds it: smaller is more private, and learns less.")
+    say("\nHow much may the result tell of any of them? Epsilon bounds it: smaller is more private, and learns less.")
     for epsilon in EPSILONS:
-        _say(f"  {meaning(epsilon, delta, unit)}")
+        say(f"  {meaning(epsilon, delta, unit)}")
     usual = says(found.recipe, "privacy", "epsilon") or 8.0
-    chosen = _asked("epsilon", f"{usual:g}", _epsilon)
+    chosen = asked("epsilon", f"{usual:g}", _epsilon)
     if chosen not in EPSILONS:
-        _say(f"  {meaning(chosen, delta, unit)}")
+        say(f"  {meaning(chosen, delta, unit)}")
     return replace(found, unit=unit, epsilon=chosen)
 
 
 def _sheet(names: list[str]) -> str:
-    _say(f"  It has {len(names)} sheets with rows: {', '.join(names)}.")
-    return _asked("sheet", names[0], _one_of(*names))
+    say(f"  It has {len(names)} sheets with rows: {', '.join(names)}.")
+    return asked("sheet", names[0], one_of(*names))
 
 
 def _show(source: str, looked: Preview) -> None:
-    _say(f"  {source}: {'' if looked.whole else 'more than '}{looked.rows:,} rows")
+    say(f"  {source}: {'' if looked.whole else 'more than '}{looked.rows:,} rows")
     width = max(len(column.name) for column in looked.columns)
     for column in looked.columns:
-        _say(f"    {column.name:<{width}}  {column.said}")
-
-
-def _asked(question: str, usual: str, read: Callable[[str], Answer]) -> Answer:
-    """Ask until the answer can be read. read: raises ValueError, whose sentence is shown."""
-    while True:
-        answer = input(f"{question}{f' [{usual}]' if usual else ''}: ").strip() or usual
-        try:
-            return read(answer)
-        except ValueError as error:
-            _say(str(error))
-
-
-def _one_of(*known: str) -> Callable[[str], str]:
-    def read(answer: str) -> str:
-        if answer not in known:
-            raise ValueError(f"{_listed(known)}, please.")
-        return answer
-
-    return read
+        say(f"    {column.name:<{width}}  {column.said}")
 
 
 def _column(looked: Preview, *others: str) -> Callable[[str], str]:
@@ -188,12 +151,6 @@ def _column(looked: Preview, *others: str) -> Callable[[str], str]:
         return answer
 
     return read
-
-
-def _anything(answer: str) -> str:
-    if not answer:
-        raise ValueError("A name, please.")
-    return answer
 
 
 def _whole(answer: str) -> int:
@@ -211,12 +168,3 @@ def _epsilon(answer: str) -> float:
     if not 0 < value <= LARGEST:
         raise ValueError(f"A number above 0, up to {LARGEST:g}, please, for example 4.")
     return value
-
-
-def _listed(known: Sequence[Any]) -> str:
-    *others, last = known
-    return f"{', '.join(others)} or {last}" if others else str(last)
-
-
-def _say(text: str) -> None:
-    shown.out.print(text, markup=False, soft_wrap=False)

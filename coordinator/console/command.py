@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -65,6 +64,8 @@ Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Ke
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version as version_of
+
         shown.out.print(f"coordinator, Conclave {version_of('conclave-distill')}")
         raise typer.Exit
 
@@ -384,4 +385,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     _plain_warnings()
     errors: dict[type[Exception], int] = {PlanError: USAGE, RunStopped: INTERRUPTED, ConclaveError: FAILURE}
-    return run_command(app, arguments, errors, code_of, command="coordinator", private=False)
+    return run_command(app, arguments, lambda: errors, code_of, command="coordinator", private=False)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.console import shown
+from coordinator.console.first_questions import Importing, ask_first
 from coordinator.errors import RunStopped
+from coordinator.systems.new_plan import check_new
 
 if TYPE_CHECKING:
     from coordinator.systems.starting import Choices
@@ -36,14 +38,17 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented plan to start from. On a terminal, without options, it asks what the plan is to say."""
-    from coordinator.systems import first_plan
-
     silent = as_json or any(each is not None for each in (launch, recipe, source, text, label, user, epsilon))
     asking = not silent and sys.stdin.isatty() and sys.stdout.isatty()
     if asking:
-        first_plan.check_new(plan)
-        first_plan.write(plan, _asked(plan))
+        check_new(plan)
+        choices = _asked(plan)
+        from coordinator.systems.first_plan import write
+
+        write(plan, choices)
     else:
+        from coordinator.systems import first_plan
+
         columns = {"text": text, "label": label, "user": user}
         first_plan.init(plan, recipe=recipe, launch=launch or "ray", source=source, epsilon=epsilon, **columns)
     shown.out.print(f"wrote {plan}", markup=False)
@@ -57,10 +62,14 @@ def init(
 
 
 def _asked(plan: Path) -> "Choices":
-    from coordinator.console.asking import ask
-
+    importing = Importing()
     try:
-        return ask(plan)
+        first = ask_first(importing)
+        importing.join()
+        from coordinator.console.asking import ask
+
+        return ask(plan, first)
     except (KeyboardInterrupt, EOFError):
         shown.out.print()
+        importing.join()
         raise RunStopped("stopped. Nothing was written.") from None

@@ -3,15 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from coordinator.errors import PlanError, RunError
-from coordinator.identity import provisioning
-from protos.identity.certificates import Role
-from protos.identity.validity import moment
+from coordinator.identity.terms import DAYS
+
+if TYPE_CHECKING:
+    from protos.identity.certificates import Role
 
 
 class MakingFirst(TyperGroup):
@@ -41,10 +42,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on 
 def make(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make.")],
     name: Annotated[str, typer.Option("--name", help="Its name, such as coordinator.consortium.example.")],
-    days: Days = provisioning.DAYS,
+    days: Days = DAYS,
     as_json: AsJson = False,
 ) -> None:
     """Make a federation: its authority and the coordinator's own certificates. The word `make` may be left out."""
+    from coordinator.identity import provisioning
+
     told = provisioning.make(folder, name, days=days)
     if as_json:
         return _json({"folder": str(folder.absolute()), "authority": told})
@@ -68,10 +71,14 @@ def sign(
     submitter: Annotated[
         bool, typer.Option("--submitter", help="It is of somebody who submits runs, not of a party.")
     ] = False,
-    days: Days = provisioning.DAYS,
+    days: Days = DAYS,
     as_json: AsJson = False,
 ) -> None:
     """Sign a request, and write NAME.pem beside it. Asks for the fingerprint that you heard by telephone."""
+    from coordinator.identity import provisioning
+    from protos.identity.certificates import Role
+    from protos.identity.validity import moment
+
     role = Role.SUBMITTER if submitter else Role.PARTY
     issued = provisioning.sign(federation, request, told=fingerprint or _told(request, role), days=days, role=role)
     if as_json:
@@ -83,8 +90,11 @@ def sign(
 
 
 @provision.command()
-def server(federation: Federation, days: Days = provisioning.DAYS, as_json: AsJson = False) -> None:
+def server(federation: Federation, days: Days = DAYS, as_json: AsJson = False) -> None:
     """Make the certificates of a coordinator that stays up (`coordinator serve`), or renew them. The keys stay."""
+    from coordinator.identity import provisioning
+    from protos.identity.validity import moment
+
     issued = provisioning.serve(federation, days=days)
     if as_json:
         return _json({"server": issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
@@ -100,6 +110,8 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke every certificate that was issued to NAME."""
+    from coordinator.identity import provisioning
+
     count = provisioning.revoke(federation, name)
     revoked = federation / provisioning.REVOKED
     if as_json:
@@ -115,10 +127,13 @@ def renew(
     new_keys: Annotated[
         bool, typer.Option("--new-keys", help="Make new keys, where others may know the old ones.")
     ] = False,
-    days: Days = provisioning.DAYS,
+    days: Days = DAYS,
     as_json: AsJson = False,
 ) -> None:
     """Issue the coordinator's own certificates again. The keys stay, unless you ask for new ones."""
+    from coordinator.identity import provisioning
+    from protos.identity.validity import moment
+
     issued = provisioning.renew(federation, fresh_keys=new_keys, days=days)
     if as_json:
         return _json({"coordinator": issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
@@ -126,8 +141,10 @@ def renew(
     return None
 
 
-def _told(request: Path, role: Role) -> str:
+def _told(request: Path, role: "Role") -> str:
     """The fingerprint of a request, once the person has confirmed that they heard it. Raises where nobody can."""
+    from coordinator.identity import provisioning
+
     asked = provisioning.request_of(request)
     shown = provisioning.compared(asked, role)
     if not _at_a_terminal():

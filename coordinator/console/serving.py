@@ -1,6 +1,5 @@
 """`coordinator serve`: a coordinator that stays up and takes runs from those who may submit them."""
 
-import asyncio
 import logging
 import signal
 import sys
@@ -25,6 +24,8 @@ def serve(
 
     Runs that go on are stopped when their block in hand is stored, and go on by themselves at the next start.
     """
+    import asyncio
+
     from coordinator.serving.config import read_config
     from coordinator.serving.server import Serving, described
     from coordinator.serving.server import serve as serves

@@ -169,7 +169,8 @@ def check_local(**options: object) -> None:
 def _plan(path: Path, output: Path | None) -> tuple[str, Path]:
     """A plan's text, and where its student goes. The coordinator checks the rest. Raises `PlanError`."""
     from coordinator.store.output import STUDENT
-    from protos.console.settings import SettingsError, read_tables
+    from protos.console.mistakes import SettingsError
+    from protos.console.settings import read_tables
 
     try:
         tables, text = read_tables(path)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from coordinator.errors import RunError
+from coordinator.identity.terms import DAYS
 from protos.identity.authority import Authority, new_authority
 from protos.identity.certificates import (
     UNREADABLE,
@@ -52,7 +53,6 @@ REVOKED: Final = "revoked.pem"
 ISSUED: Final = "issued"
 
 LOCAL: Final = "coordinator.localhost"
-DAYS: Final = 365
 RENEWED_BEFORE: Final = timedelta(days=30)
 _OWN_COPIES: Final = "_coordinator"
 """No party can have this name."""

@@ -10,7 +10,8 @@ from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.reading import strict_json
 from coordinator.store.store import RunStore
-from protos.console.settings import Settings, SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import Settings, check_settings
 
 KEPT: Final = "artefacts/exhibits.json"
 MOST: Final = 24

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, field_validator
 
 from coordinator.errors import PlanError
-from protos.console.settings import Settings, SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import Settings, check_settings
 
 CANARIES: Final = 500
 TEXTS: Final = 2000

@@ -10,7 +10,7 @@ from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from coordinator.reading import shown
 from coordinator.systems.registry import check_plan, read_plan
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 PlanLike: TypeAlias = Plan | Mapping[str, Any] | Path | str
 """A plan, the tables of one, or its file."""

@@ -16,7 +16,7 @@ from coordinator.store.private_files import home
 from coordinator.systems.registry import prepared, system
 from coordinator.transport.launchers import Looked, PreviewRequest
 from protos.console.checklist import Line, ok, to_do, warning
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.refusal import Refusal
 
 ROWS: Final = 20_000

@@ -18,7 +18,8 @@ from coordinator.serving.config import Located, ServeConfig
 from coordinator.serving.paths import check_places
 from coordinator.systems.registry import check_plan, system
 from coordinator.transport.dialled.standing import SCHEME
-from protos.console.settings import SettingsError, parse_tables
+from protos.console.mistakes import SettingsError
+from protos.console.settings import parse_tables
 
 LARGEST: Final = 256 * 1024
 """The most bytes of a plan that is submitted."""

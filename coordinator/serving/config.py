@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 from coordinator.errors import PlanError
 from coordinator.plan.federation import Address, Name, PartyEntry
 from coordinator.transport.dialled.standing import check_standing_folder
-from protos.console.settings import Settings, SettingsError, is_loopback, read_settings, shaped
+from protos.console.mistakes import SettingsError
+from protos.console.settings import Settings, is_loopback, read_settings, shaped
 from protos.identity.certificates import FINGERPRINT
 
 KEPT: Final = "kept"

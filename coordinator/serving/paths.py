@@ -14,7 +14,8 @@ from coordinator.errors import PlanError
 from coordinator.plan.table import Table
 from learning.text.documentation import NAMES
 from learning.text.hub import is_hub_name
-from protos.console.settings import Settings, printable
+from protos.console.mistakes import printable
+from protos.console.settings import Settings
 
 PACKAGED: Final = "all-MiniLM-L6-v2"
 """`learning.models.checkpoints.PACKAGED`, whose module imports torch."""

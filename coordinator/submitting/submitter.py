@@ -6,7 +6,8 @@ from typing import Annotated, Final
 
 from coordinator.errors import PlanError, RunError
 from coordinator.plan.federation import Name
-from protos.console.settings import Settings, SettingsError, read_settings, shaped
+from protos.console.mistakes import SettingsError
+from protos.console.settings import Settings, read_settings, shaped
 from protos.identity.certificates import FINGERPRINT, IdentityError, Role, check_name, fingerprint
 from protos.identity.identity import Identity, load_identity, read_key_file, write_private, write_public
 from protos.identity.requests import key_pem, make_request, new_keys, read_request

@@ -1,7 +1,6 @@
 """A plan to start from as a new file: what its source says by itself filled in, checked, and written whole or not."""
 
 import os
-import secrets
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from coordinator.errors import PlanError
 from coordinator.store.private_files import home
+from coordinator.systems.new_plan import check_new, write_new
 from coordinator.systems.registry import check_plan
 from coordinator.systems.starting import Choices, started, wants_label
 from learning.errors import DataError
@@ -17,7 +17,7 @@ from learning.text.hub import is_hub_name
 from learning.text.preview import MOST_ROWS, Preview, preview
 from learning.text.reading import UTF_8
 from learning.text.source import Source, first_file, keys_offered, sheets_of
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 
 def init(
@@ -45,17 +45,11 @@ def init(
     return path.absolute()
 
 
-def check_new(path: Path) -> None:
-    """Raises `PlanError` where there is such a file, which is not replaced."""
-    if path.exists():
-        raise _taken(path)
-
-
 def write(path: Path, choices: Choices) -> None:
     """Write the plan with these choices. Raises `PlanError` for choices that no plan can have, and for a file that is
     there.
     """
-    _write(path, _checked(path, choices))
+    write_new(path, _checked(path, choices))
 
 
 def filled(choices: Choices, plan: Path) -> Choices:
@@ -134,22 +128,6 @@ def columns_said(looked: Preview) -> str:
     return f"Its columns are: {', '.join(column.name for column in looked.columns)}."
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a new file completely or not at all. Raises `PlanError` where there is one, or none can be written."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        try:
-            with beside.open("x", encoding="utf-8") as file:
-                file.write(text)
-            os.link(beside, path)  # unlike a renaming, it replaces nothing
-        finally:
-            beside.unlink(missing_ok=True)
-    except FileExistsError:
-        raise _taken(path) from None
-    except OSError as error:
-        raise PlanError(f"{path} cannot be written: {error.strerror}.") from None
-
-
 def _checked(plan: Path, choices: Choices) -> str:
     text = started(choices)
     try:
@@ -157,7 +135,3 @@ def _checked(plan: Path, choices: Choices) -> str:
     except SettingsError as error:
         raise PlanError(f"{error} Nothing was written.") from None
     return text
-
-
-def _taken(plan: Path) -> PlanError:
-    return PlanError(f"{plan} exists already and was left alone. Name another file.", code="C107")

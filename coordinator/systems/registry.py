@@ -4,7 +4,6 @@ A plan decides data, privacy and result; the whole plan is checked before any pa
 """
 
 from functools import partial
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,11 +14,13 @@ from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan, RunTable
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan
+from coordinator.systems.glances import GROUP, ordered
 from coordinator.systems.system import Recipe, System
-from protos.console.settings import NOT_INSTALLED, SettingsError, check_settings, read_tables
+from protos.console.mistakes import SettingsError
+from protos.console.settings import NOT_INSTALLED, check_settings, read_tables
 from protos.installed import Installed
 
-_SYSTEMS: Final = Installed("conclave.systems", "system", System, partial(PlanError, code="C106"))
+_SYSTEMS: Final = Installed(GROUP, "system", System, partial(PlanError, code="C106"))
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
@@ -118,11 +119,7 @@ def _installed() -> list[str]:
         raise PlanError(
             "Conclave's own systems are not installed here. Install it again: pip install conclave-distill", code="C106"
         )
-    return sorted(points, key=lambda name: (_foreign(points[name]), name.replace("_", "")))
-
-
-def _foreign(point: EntryPoint) -> bool:
-    return point.dist is None or point.dist.name != "conclave-distill"
+    return ordered(points)
 
 
 def _listed() -> str:

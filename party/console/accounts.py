@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from party.console.options import ConfigOption, JsonOption
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 accounts = typer.Typer(name="account", help="The ledger's accounts.", no_args_is_help=True)
 

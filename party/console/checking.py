@@ -17,7 +17,7 @@ from party.errors import PartyError
 from party.node.serving import check_free
 from party.node.traces import check_traces
 from protos.console.checklist import Line, ok, to_do
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.identity.identity import Identity
 from protos.telemetry.tracing import is_url
 

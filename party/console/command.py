@@ -1,14 +1,11 @@
 """The `party` command: serve a shard, and look at it first."""
 
-import asyncio
 import json
 import logging
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +19,7 @@ from party.console.options import ConfigOption, ConnectOption, JsonOption, Proxy
 from party.store.memory import keep_private
 from protos.console.command_line import FAILURE, USAGE, run_command
 from protos.console.explaining import explain
-from protos.console.settings import SettingsError
-from protos.refusal import Refusal
-from protos.telemetry.logs import json_lines
+from protos.console.mistakes import SettingsError
 
 if TYPE_CHECKING:
     from party.config import PartyConfig, ShardTable
@@ -48,6 +43,8 @@ app.command()(explain)
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version as installed_version
+
         typer.echo(f"party {installed_version('conclave-distill')}")
         raise typer.Exit
 
@@ -75,8 +72,11 @@ def serve(
 
     A second signal of either kind ends it at once.
     """
+    import asyncio
+
     from party.config import read_config
     from party.dialling.destination import dialled
+    from protos.telemetry.logs import json_lines
 
     keep_private()
     settings = read_config(config)
@@ -95,6 +95,8 @@ def serve(
 
 async def _serve(config: "PartyConfig", base: Path, as_json: bool, dials: "Destination | None", *, quiet: bool) -> int:
     """Serve until a signal; returns the signal."""
+    import asyncio
+
     from party.node.heartbeat import beat
     from party.node.lifecycle import start
 
@@ -249,6 +251,8 @@ def preview(
     as_json: JsonOption = False,
 ) -> None:
     """Show which part of the shard would be used. Only reads: serves, sends and writes nothing."""
+    import tempfile
+
     from party.config import located, read_config
 
     settings = read_config(config)
@@ -336,7 +340,12 @@ def _show(name: str, shard: "ShardTable", found: dict[str, object]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 2 for usage and for a wrong party file, 1 for failure, 130 when it was stopped."""
-    errors: dict[type[Exception], int] = {SettingsError: USAGE, Refusal: FAILURE, ConclaveError: FAILURE}
+
+    def errors() -> dict[type[Exception], int]:
+        from protos.refusal import Refusal
+
+        return {SettingsError: USAGE, Refusal: FAILURE, ConclaveError: FAILURE}
+
     return run_command(app, arguments, errors, code_of, command="party", private=True)
 
 

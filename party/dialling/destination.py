@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from party.config import PartyConfig, split_address
 from party.dialling.proxies import Proxy, proxy_for
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.refusal import printable
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.refusal import printable
 
 ANSWER_SECONDS: Final = 20.0

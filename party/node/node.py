@@ -33,7 +33,7 @@ from party.tasks.worker import Trains, Workers
 from protos import PROTOCOL_VERSION, software_version
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.console.checklist import size as shown_size
-from protos.console.settings import printable
+from protos.console.mistakes import printable
 from protos.framing import framed
 from protos.identity.certificates import subject_of
 from protos.identity.identity import Identity

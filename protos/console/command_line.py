@@ -27,7 +27,7 @@ class App(Protocol):
 def run_command(
     app: App,
     arguments: Sequence[str] | None,
-    errors: Mapping[type[Exception], int],
+    errors: Callable[[], Mapping[type[Exception], int]],
     code_of: Callable[[BaseException], str],
     *,
     command: str,
@@ -35,9 +35,10 @@ def run_command(
 ) -> int:
     """Run a command line and return its exit code: 0, 1 for failure, 2 for usage, 130 when it was stopped.
 
-    errors: exceptions whose message is printed, each with its exit code; the first that matches counts. Any other is a
-    bug: its traceback goes to a file of mode 0600, which may contain private text where `private`. code_of: the code of
-    the page that says more about an error. command: its name.
+    errors: exceptions whose message is printed, each with its exit code; the first that matches counts. It is asked
+    once something was raised, so that a command imports none of them before. Any other exception is a bug: its
+    traceback goes to a file of mode 0600, which may contain private text where `private`. code_of: the code of the page
+    that says more about an error. command: its name.
     """
 
     def failed(sentence: str, page: str, code: int) -> int:
@@ -52,13 +53,13 @@ def run_command(
     except KeyboardInterrupt:
         print("stopped.", file=sys.stderr)
         return INTERRUPTED
-    except tuple(errors) as error:
-        code = next(code for kind, code in errors.items() if isinstance(error, kind))
-        return failed(str(error), code_of(error), code)
-    except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return failed(f"{what}.", code_of(error), FAILURE)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug becomes a sentence and a file
+        known = next((code for kind, code in errors().items() if isinstance(error, kind)), None)
+        if known is not None:
+            return failed(str(error), code_of(error), known)
+        if isinstance(error, OSError):
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            return failed(f"{what}.", code_of(error), FAILURE)
         if type(error).__name__ == "Abort":
             return INTERRUPTED
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # the command line's own usage errors

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from protos.console.settings import printable
+from protos.console.mistakes import printable
 
 FOLDER: Final = Path(__file__).parent / "errors"
 GROUPS: Final = {

@@ -18,13 +18,14 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from protos.console.mistakes import SettingsError, printable
+
 Model = TypeVar("Model", bound="Settings")
 Location = tuple[str | int, ...]
 
 LARGEST: Final = 16 << 20
 DEEPEST: Final = 32
-LONGEST: Final = 1000
-"""The most bytes of a file, the deepest nesting of its tables, and the most characters of a sentence about them."""
+"""The most bytes of a file, and the deepest nesting of its tables."""
 
 NOT_INSTALLED: Final = "not_installed"
 """The type of a validator's error for the name of something that no installed package brings."""
@@ -38,14 +39,6 @@ def shaped(pattern: str, form: str) -> Any:
     """A field whose strings match a pattern. form: what they are, for people: "is no party's name: ..."."""
     _FORMS[pattern] = form
     return Field(pattern=pattern)
-
-
-class SettingsError(ValueError):
-    """A settings file that cannot be used. The message is a complete sentence; code: of the page that says more."""
-
-    def __init__(self, sentence: str, *, code: str = "C105") -> None:
-        super().__init__(sentence)
-        self.code = code
 
 
 class Settings(BaseModel):
@@ -166,12 +159,6 @@ def _odd(tables: dict[str, Any]) -> str | None:
 
 def _inner(value: Any) -> Sequence[Any]:
     return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def printable(text: str) -> str:
-    """A sentence as a terminal may print it: on one line, without control characters, whatever a file contains."""
-    text = "".join(each if each.isprintable() else "?" for each in text[: LONGEST + 1])
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def _sentence(error: Any, location: Location, model: type[BaseModel]) -> str:

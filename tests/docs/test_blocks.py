@@ -23,7 +23,7 @@ from coordinator.serving.config import ServeConfig
 from coordinator.systems.registry import check_plan, names, system
 from party.config import PartyConfig
 from party.console.command import app as party_app
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("docs_blocks", ROOT / "docs/making/blocks.py")

@@ -9,7 +9,8 @@ from coordinator.errors import PlanError
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.registry import read_plan, template
 from party.config import ShardTable, located, read_config
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PARTY = """name = "north"

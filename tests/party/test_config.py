@@ -3,7 +3,7 @@
 import pytest
 
 from party.config import located, read_config
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 GOOD = """
 name = "north"

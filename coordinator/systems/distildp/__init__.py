@@ -10,6 +10,7 @@ from coordinator.systems.distildp.public import prepare
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.student import exhibits
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.system import System
 
 SYSTEM: Final = System(
@@ -23,5 +24,5 @@ SYSTEM: Final = System(
     example=example(__name__),
     audit=DistilDpAttacks,
     exhibits=exhibits,
-    about="a small language model, which learned from texts that a private model made up",
+    about=about(__name__),
 )

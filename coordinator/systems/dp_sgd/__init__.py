@@ -6,6 +6,7 @@ from coordinator.systems.dp_sgd.forecast import forecast
 from coordinator.systems.dp_sgd.plan import DpSgdPlan
 from coordinator.systems.dp_sgd.recipe import DpSgd
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.system import System
 from coordinator.text_models.auditing.trained import ClassifierAttacks
 from coordinator.text_models.compare import ClassifierComparison
@@ -24,5 +25,5 @@ SYSTEM: Final = System(
     example=example(__name__),
     audit=ClassifierAttacks,
     exhibits=exhibits,
-    about="a classifier of texts",
+    about=about(__name__),
 )

@@ -10,6 +10,7 @@ from coordinator.systems.dped.public import prepare
 from coordinator.systems.dped.recipe import Dped
 from coordinator.systems.dped.student import exhibits
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.system import System
 
 SYSTEM: Final = System(
@@ -25,5 +26,5 @@ SYSTEM: Final = System(
     audit=DpedAttacks,
     exhibits=exhibits,
     words=lambda recipe: recipe.read.vocabulary.to_bytes(),
-    about="word embeddings, which place words that are used alike near each other",
+    about=about(__name__),
 )

@@ -5,6 +5,7 @@ from typing import Final
 from coordinator.systems.example import example
 from coordinator.systems.fine_tune.plan import FineTunePlan
 from coordinator.systems.fine_tune.recipe import no_recipe, run
+from coordinator.systems.glances import about
 from coordinator.systems.system import System
 from coordinator.text_models.compare import ClassifierComparison
 
@@ -18,5 +19,5 @@ SYSTEM: Final = System(
     comparison=ClassifierComparison,
     example=example(__name__),
     alone=run,
-    about="a classifier of texts without any privacy, to compare others with",
+    about=about(__name__),
 )

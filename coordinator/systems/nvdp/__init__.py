@@ -5,6 +5,7 @@ from typing import Final, cast
 
 from coordinator.page.exhibits import Exhibit
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.nvdp import public as vectors
 from coordinator.systems.nvdp.audit import NvdpAttacks
 from coordinator.systems.nvdp.compare import NvdpComparison
@@ -58,5 +59,5 @@ SYSTEM: Final = System(
     example=example(__name__),
     audit=attacks_on,
     exhibits=exhibits,
-    about="a classifier of texts, by noisy vectors of their texts that are published with it",
+    about=about(__name__),
 )

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.pate.audit import PateAttacks
 from coordinator.systems.pate.forecast import forecast
 from coordinator.systems.pate.plan import PatePlan
@@ -25,5 +26,5 @@ SYSTEM: Final = System(
     example=example(__name__),
     audit=PateAttacks,
     exhibits=exhibits,
-    about="a classifier of texts, by votes of classifiers that each saw a part",
+    about=about(__name__),
 )

@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.privdistil.audit import PrivDistilAttacks
 from coordinator.systems.privdistil.compare import PrivDistilComparison
 from coordinator.systems.privdistil.forecast import forecast, needs
@@ -23,5 +24,5 @@ SYSTEM: Final = System(
     example=example(__name__),
     audit=PrivDistilAttacks,
     exhibits=exhibits,
-    about="a small classifier of texts, distilled from a larger public model",
+    about=about(__name__),
 )

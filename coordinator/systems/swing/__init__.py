@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.systems.example import example
+from coordinator.systems.glances import about
 from coordinator.systems.swing.audit import SwingAttacks
 from coordinator.systems.swing.compare import SwingComparison
 from coordinator.systems.swing.forecast import forecast, needs
@@ -23,5 +24,5 @@ SYSTEM: Final = System(
     audit=SwingAttacks,
     example=example(__name__),
     exhibits=exhibits,
-    about="a language model, which learned what their own models would say",
+    about=about(__name__),
 )

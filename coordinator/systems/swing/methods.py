@@ -24,7 +24,8 @@ from coordinator.systems.swing.questions import start_of
 from coordinator.systems.swing.recipe import Swing
 from coordinator.systems.swing.student import model_of
 from coordinator.systems.swing.teaching import taught
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

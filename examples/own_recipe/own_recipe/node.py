@@ -10,7 +10,7 @@ from aggregation.errors import ConclaveError
 from party.config import check_config
 from party.node.lifecycle import start
 from party.store.memory import keep_private
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.identity.requests import key_pem, make_request, new_keys
 
 

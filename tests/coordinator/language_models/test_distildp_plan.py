@@ -13,7 +13,8 @@ from coordinator.run.party_files import party_tables
 from coordinator.systems.distildp.public import prepare
 from coordinator.systems.registry import names, plan_of, prepared, price_of, template
 from learning.models.checkpoints import ModelError
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ from deploy.launch import RayLauncher
 from learning.models.adapting import unflatten
 from party.ledger.accounts import read_account
 from protos.console.checklist import State
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 TEACHING = ["party-1", "party-2"]
 LEARNER = "party-3"

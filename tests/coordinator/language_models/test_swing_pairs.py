@@ -23,7 +23,8 @@ from deploy import simulated_links
 from deploy.launch import RayLauncher
 from learning.text.source import Document
 from party.tasks.result import wrapped
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 INPUTS = {"east": "the film was good", "west": "a slow plot and a dull actor we saw"}
 ANSWERS = {"east": "bright start", "west": "very bad end"}

@@ -23,7 +23,8 @@ from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
 from learning.errors import DataError
 from learning.models.checkpoints import ModelError
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from coordinator.systems.swing.forecast import forecast
 from coordinator.systems.swing.methods import unproven
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 
 @pytest.mark.parametrize(

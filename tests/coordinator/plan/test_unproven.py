@@ -7,7 +7,8 @@ import pytest
 from coordinator.errors import PlanError
 from coordinator.plan.privacy import PROMISING, PrivacyTable
 from coordinator.systems.registry import plan_of
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 STATED = {"epsilon": 8.0, "delta": 1e-6, "noise_multiplier": 1.5, "noise": "skellam", "attempts": 2}
 CLASSIC = {

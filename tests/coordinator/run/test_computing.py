@@ -19,7 +19,7 @@ from coordinator.systems.registry import check_plan, plan_of
 from learning.errors import EXHAUSTED, ComputeError
 from protos.computed import Computed
 from protos.conclave.v1 import party_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 HALF = Computed("cpu", "bfloat16")
 DEVICE = Computed("cuda", "bfloat16")

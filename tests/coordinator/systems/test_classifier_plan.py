@@ -15,7 +15,7 @@ from coordinator.systems.registry import check_plan, plan_of, price_of, template
 from coordinator.text_models.public import heldout
 from learning.errors import DataError
 from learning.text.labelled import LabelMap, ScoreRange
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 
 SCORES = {"kind": "regression", "labels": [], "values": [], "range": [0.0, 5.0]}
 

@@ -20,7 +20,8 @@ from coordinator.systems.registry import names, price_of, read_plan, system, tem
 from coordinator.text_models.plan import ModelPlan
 from party.config import PartyConfig
 from protos.console import settings
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 from protos.digest import plan_hash
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,7 +15,8 @@ from coordinator.systems.privdistil.releases import DOMAIN, PARTS, SCORES
 from coordinator.systems.registry import plan_of, price_of
 from learning.errors import DataError
 from learning.models.checkpoints import ModelError
-from protos.console.settings import SettingsError, check_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import check_settings
 
 
 @pytest.fixture

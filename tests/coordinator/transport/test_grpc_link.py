@@ -230,7 +230,9 @@ async def test_under_drop_after_a_party_without_a_block_for_so_long_is_given_up_
     async with linked(node, drop_after=1.0) as (link, told):
         (lost,) = await answers(link)
     assert lost == Lost("no sign of its work for 1 s, though its node serves", passing=False)
-    assert set(told.lines) == {"slow"}  # one a deadline of 0.4 s: how many pass in the second, the machine's load decides
+    assert set(told.lines) == {
+        "slow"
+    }  # one a deadline of 0.4 s: how many pass in the second, the machine's load decides
 
 
 async def test_under_drop_after_a_dead_party_is_dead_all_the_same(node):

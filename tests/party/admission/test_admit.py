@@ -11,7 +11,7 @@ from party.admission import company
 from party.admission.admit import admit, event_of, queries_of
 from party.admission.company import admit_peers
 from protos.conclave.v1 import party_pb2, plan_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.identity.certificates import Role, fingerprint
 from protos.identity.identity import self_made
 from protos.refusal import Reason, Refusal

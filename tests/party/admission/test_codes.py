@@ -9,7 +9,7 @@ from party.admission.admit import admit
 from party.admission.codes import codes_of
 from party.config import ShardTable
 from protos.conclave.v1 import plan_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.digest import plan_hash
 from protos.refusal import Reason, Refusal
 

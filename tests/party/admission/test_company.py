@@ -5,7 +5,7 @@ import pytest
 from party.admission.admit import admit
 from party.admission.company import certain_shares, unproven
 from protos.conclave.v1 import plan_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.refusal import Reason, Refusal
 
 AGGREGATOR, SECURE = plan_pb2.TRUST_TRUSTED_AGGREGATOR, plan_pb2.TRUST_SECURE_SUM

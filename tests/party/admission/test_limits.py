@@ -13,7 +13,7 @@ from party.admission.limits import Limits, Pace, Quieter
 from party.config import LimitsTable
 from party.node.serving import SERVER_OPTIONS
 from protos.conclave.v1 import party_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.identity.credentials import bearer
 from protos.refusal import Reason, Refusal, refusal_of
 

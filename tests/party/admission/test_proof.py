@@ -11,7 +11,7 @@ from party.config import check_config
 from party.ledger.accounts import read_account
 from party.recipes.recipe import Kind
 from protos.conclave.v1 import plan_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.refusal import Reason, Refusal
 
 pytestmark = pytest.mark.usefixtures("softening")

@@ -17,7 +17,7 @@ from party.recipes.recipe import Kind
 from party.recipes.registry import find_recipe, recipe_names
 from party.releasing.mechanisms import mechanism_of
 from protos.conclave.v1 import party_pb2, plan_pb2
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal
 

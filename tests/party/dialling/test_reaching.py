@@ -11,7 +11,7 @@ from coordinator.transport.dialled.gate import Gate
 from party.dialling import proxies, reaching
 from party.dialling.destination import destination
 from party.dialling.reaching import Unreached, reach
-from protos.console.settings import SettingsError
+from protos.console.mistakes import SettingsError
 from protos.dialling.frames import Kind, frame, spoken
 from protos.dialling.greeting import new_challenge, new_process
 from protos.identity import validity

@@ -5,7 +5,8 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from protos.console.settings import Settings, SettingsError, line_of, read_settings
+from protos.console.mistakes import SettingsError
+from protos.console.settings import Settings, line_of, read_settings
 
 
 class Entry(Settings):

@@ -1,0 +1,91 @@
+"""The first questions of `coordinator init`: they wait for no library, and say what the systems themselves say."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import entry_points
+
+import pytest
+
+from coordinator.console import first_questions
+from coordinator.console.first_questions import glances
+from coordinator.systems import registry
+from coordinator.systems.glances import GROUP, Glance, glance
+
+HEAVY = {"numpy", "torch", "transformers", "pydantic", "dp_accounting", "ray", "datasets"}
+
+
+def test_a_glance_says_what_the_loaded_system_says():
+    for name, seen in glances().items():
+        found = registry.system(name)
+        assert seen == Glance(found.about, found.first, found.alone is not None)
+        assert seen.about
+    assert list(glances()) == [name for name in registry.names() if registry.system(name).example is not None]
+
+
+def test_every_own_system_is_seen_without_being_loaded():
+    for point in entry_points(group=GROUP):
+        if point.dist.name == "conclave-distill":
+            assert glance(point.module) is not None, point.name
+
+
+def test_a_system_without_the_file_is_loaded(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(first_questions, "glance", lambda module: None)
+    monkeypatch.setattr(first_questions, "_loaded", lambda name: loaded.append(name) or Glance("something"))
+    assert set(glances().values()) == {Glance("something")}
+    assert loaded == list(registry.names())
+
+
+def test_no_library_is_imported_before_the_first_question():
+    code = f"""
+import sys
+import coordinator.console.command
+from coordinator.console import first_questions
+
+class Never:
+    def start(self):
+        print(sorted({HEAVY} & sys.modules.keys()))
+        raise EOFError
+
+try:
+    first_questions.ask_first(Never())
+except EOFError:
+    pass
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+    assert "dp_sgd" in said.stdout
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.7])
+def test_an_interrupt_while_libraries_are_imported_ends_in_a_sentence(tmp_path, wait):
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        code = "import sys; from coordinator.console.start import main; sys.exit(main())"
+        os.execv(sys.executable, [sys.executable, "-c", code, "init", "mine.toml"])
+    said, asked, deadline = b"", False, time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 0.5)[0]:
+            continue
+        try:
+            more = os.read(terminal, 65536)
+        except OSError:  # it has ended
+            break
+        said += more
+        if not asked and said.rstrip().endswith(b"recipe [dped]:"):
+            asked = True
+            time.sleep(wait)
+            os.kill(process, signal.SIGINT)
+    _, status = os.waitpid(process, 0)
+    os.close(terminal)
+    assert asked, said
+    assert os.waitstatus_to_exitcode(status) == 130, said
+    assert b"Nothing was written." in said
+    assert b"Traceback" not in said
+    assert not (tmp_path / "mine.toml").exists()
