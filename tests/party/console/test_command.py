@@ -48,6 +48,7 @@ def said(capsys):
 
 HEAVY = """
 heavy = {"numpy", "scipy", "torch", "ray", "datasets", "transformers", "gensim", "sklearn", "matplotlib", "mpmath"}
+heavy |= {"pydantic", "cryptography", "grpc", "asyncio"}
 print(sorted(heavy & sys.modules.keys()))
 """
 
