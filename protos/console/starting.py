@@ -40,11 +40,11 @@ def _left(*told: "Any") -> "NoReturn":
 
 def _raised_again(found: "sys.UnraisableHookArgs") -> None:
     """An interrupt that came where Python cannot raise, as in a callback of an import, is raised a little later."""
-    import _thread
     import threading
 
-    if found.exc_type is KeyboardInterrupt:
-        again = threading.Timer(0.05, _thread.interrupt_main)  # here it would only come where Python cannot raise
+    if found.exc_type is KeyboardInterrupt:  # here it would only come where Python cannot raise
+        main = threading.main_thread().ident or 0
+        again = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))  # which ends a call that waits, too
         again.daemon = True
         again.start()
     else:

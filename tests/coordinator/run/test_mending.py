@@ -391,6 +391,7 @@ def test_files_of_the_earlier_plan_are_gone_also_after_a_kill(failed, plans, mon
     assert (failed / "artefacts/student.safetensors").read_bytes() != b"of the earlier plan"
 
 
+@pytest.mark.slow
 def test_parties_that_a_run_starts_by_itself_join_the_mended_plan(plans, tmp_path, monkeypatch):
     """The same over processes: the run's own Ray, its actors, and ledgers on disk between the two starts."""
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))

@@ -182,6 +182,7 @@ def alone(folder, *command, given=None):
 OURS = re.compile(r"(import|from) (learning|coordinator|aggregation|party|protos)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["classes", "scores"])
 def test_the_folders_script_says_what_the_rule_says_in_either_order_of_the_texts(which, request):
     recipe, _, _, student, folder = request.getfixturevalue(which)
@@ -204,6 +205,7 @@ def test_the_folders_script_says_what_the_rule_says_in_either_order_of_the_texts
         assert np.array(lines[1], float) == pytest.approx(ours, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["classes", "scores"])
 def test_whoever_follows_the_rows_card_learns_a_rule_of_pairs_with_nothing_of_this_project(which, request, tmp_path):
     recipe, _, _, _, folder = request.getfixturevalue(which)

@@ -178,6 +178,7 @@ def alone(folder, *command, given=None):
 OURS = re.compile(r"(import|from) (learning|coordinator|aggregation|party|protos)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [*(('kind = "nvib"', f'kind = "{kind}"') for kind in KINDS), TO_SCORES])
 def test_the_folders_script_samples_and_says_as_the_head_does(drawn, changes):
     """Both sample, so that what they say of a text differs; over all texts they are right as often."""
@@ -197,6 +198,7 @@ def test_the_folders_script_samples_and_says_as_the_head_does(drawn, changes):
         assert (told == truth).mean() == pytest.approx(student.metrics["accuracy"], abs=apart)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_script_has_the_layers_own_means(drawn, kind, tmp_path):
     """With the noise left out, the script's vectors are the means of the layer's samplers."""
@@ -222,6 +224,7 @@ def test_the_script_has_the_layers_own_means(drawn, kind, tmp_path):
     assert torch.load(tmp_path / "means.pt").numpy() == pytest.approx(ours.numpy(), abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [(), TO_SCORES])
 def test_whoever_follows_the_rows_card_trains_a_head_with_nothing_of_this_project(drawn, tmp_path, changes):
     recipe, _, layer, _, folder = drawn(*changes)
