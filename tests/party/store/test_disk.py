@@ -183,7 +183,8 @@ async def test_on_a_disk_that_is_full_every_call_is_refused_and_works_afterwards
         found = await verb()
     assert found is not None
     np.testing.assert_array_equal(found, await caller.answer(caller.batch(0, 0, 6)))
-    assert [path.name for path in inside.rglob(".*")] == []
+    left = {path.name for path in inside.rglob(".*")}
+    assert left <= {".heartbeat.json.part"}  # is written anew every second
     copy = tmp_path / "ledger"
     copy.mkdir()
     for path in inside.glob("ledger.sqlite*"):
