@@ -8,6 +8,7 @@ from typing import Final
 
 from coordinator.console.answers import asked, one_of, say
 from coordinator.systems.glances import GROUP, Glance, glance, ordered
+from protos.console.starting import LOADING
 
 HERE: Final = "here"
 SITES: Final = "sites"
@@ -27,16 +28,15 @@ class Importing:
     """Imports what later questions need, while somebody reads the first ones."""
 
     def __init__(self) -> None:
-        self._thread = Thread(target=self._load, name="importing", daemon=True)
+        self._thread = Thread(target=self._load, name=LOADING, daemon=True)
 
     def start(self) -> None:
         """Begin; called once."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of what has begun. A process that ends while another thread loads a library can crash."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Wait for the end."""
+        self._thread.join()
 
     @staticmethod
     def _load() -> None:

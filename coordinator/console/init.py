@@ -71,5 +71,4 @@ def _asked(plan: Path) -> "Choices":
         return ask(plan, first)
     except (KeyboardInterrupt, EOFError):
         shown.out.print()
-        importing.join()
         raise RunStopped("stopped. Nothing was written.") from None

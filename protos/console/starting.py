@@ -10,6 +10,9 @@ if TYPE_CHECKING:  # every import here is a moment in which an interrupt has a t
 
 _INTERRUPTED = 130  # `protos.console.command_line.INTERRUPTED`
 
+LOADING = "loading"
+"""The name of a thread that imports libraries while somebody is asked something."""
+
 
 def started(module: str) -> int:
     """Import a command's module and run its `main`. Ctrl-C before and after that ends the process in one word."""
@@ -23,13 +26,25 @@ def started(module: str) -> int:
         main = import_module(module).main
         if mine:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return int(main())
+        code = int(main())
+        _leave_loading(code)
+        return code
     except KeyboardInterrupt:
         _left()
     finally:
         sys.unraisablehook = kept
         if mine:
             signal.signal(signal.SIGINT, _left)
+
+
+def _leave_loading(code: int) -> None:
+    """End at once where a thread still imports: waiting takes seconds, and ending around it can crash a library."""
+    import threading
+
+    if any(each.name == LOADING for each in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _left(*told: "Any") -> "NoReturn":

@@ -62,12 +62,26 @@ except EOFError:
     assert "dp_sgd" in said.stdout
 
 
+WHOLE = "import sys; from coordinator.console.start import main; sys.exit(main())"
+ENDLESS = f"""
+import sys, time
+from types import ModuleType
+
+sys.modules["endless"] = endless = ModuleType("endless")
+endless.load = lambda: time.sleep(600)
+from coordinator.console import first_questions
+
+first_questions._OTHERS = "endless"
+{WHOLE}
+"""
+
+
 @pytest.mark.parametrize("wait", [0.1, 0.7])
-def test_an_interrupt_while_libraries_are_imported_ends_in_a_sentence(tmp_path, wait):
+@pytest.mark.parametrize("code", [WHOLE, ENDLESS], ids=["as it is", "an import that never ends"])
+def test_an_interrupt_while_libraries_are_imported_ends_in_a_sentence(tmp_path, code, wait):
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(tmp_path)
-        code = "import sys; from coordinator.console.start import main; sys.exit(main())"
         os.execv(sys.executable, [sys.executable, "-c", code, "init", "mine.toml"])
     said, asked, deadline = b"", 0, time.monotonic() + 60
     while time.monotonic() < deadline:
