@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from signal import SIG_BLOCK, SIGINT, pthread_sigmask
 from threading import Thread
+from time import sleep
 from typing import Final
 
 from coordinator.console.answers import asked, one_of, say
@@ -12,6 +14,8 @@ from protos.console.starting import LOADING
 
 HERE: Final = "here"
 SITES: Final = "sites"
+GRACE: Final = 0.2
+"""Seconds before anything is imported, which would hold up the prompt itself."""
 _OTHERS: Final = "coordinator.console.asking"
 
 
@@ -40,6 +44,8 @@ class Importing:
 
     @staticmethod
     def _load() -> None:
+        pthread_sigmask(SIG_BLOCK, {SIGINT})  # Ctrl-C is for the thread that waits for an answer
+        sleep(GRACE)
         try:
             import_module(_OTHERS).load()
         except Exception:  # noqa: BLE001 - whoever needs it imports it again, and then the error is told

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from importlib.metadata import entry_points
+from types import ModuleType
 
 import pytest
 
@@ -105,3 +106,17 @@ def test_an_interrupt_while_libraries_are_imported_ends_in_a_sentence(tmp_path, 
     assert b"Nothing was written." in said
     assert b"Traceback" not in said
     assert not (tmp_path / "mine.toml").exists()
+
+
+def test_the_thread_that_imports_takes_no_interrupt(monkeypatch):
+    """The kernel gives a signal to any thread that takes it; another than the one that waits does not wake that one."""
+    blocked = []
+    module = ModuleType("seen")
+    module.load = lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    monkeypatch.setitem(sys.modules, "seen", module)
+    monkeypatch.setattr(first_questions, "_OTHERS", "seen")
+    importing = first_questions.Importing()
+    importing.start()
+    importing.join()
+    assert signal.SIGINT in blocked[0]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
