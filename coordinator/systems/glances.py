@@ -30,7 +30,10 @@ class Glance:
 
 @cache
 def glance(package: str) -> Glance | None:
-    """What a system's package says in `about.toml`; None without the file. Only the package's parents are imported."""
+    """What a system's package says in `about.toml`; None without such a file, and for one that cannot be read.
+
+    Only the package's parents are imported.
+    """
     try:
         spec = find_spec(package)
     except ModuleNotFoundError:
@@ -38,7 +41,10 @@ def glance(package: str) -> Glance | None:
     for folder in (spec and spec.submodule_search_locations) or ():
         file = Path(folder) / _FILE
         if file.is_file():
-            return Glance(**tomllib.loads(file.read_text(encoding="utf-8")))
+            try:
+                return Glance(**tomllib.loads(file.read_text(encoding="utf-8")))
+            except (TypeError, ValueError):
+                return None
     return None
 
 

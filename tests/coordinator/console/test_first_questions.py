@@ -42,6 +42,16 @@ def test_a_system_without_the_file_is_loaded(monkeypatch):
     assert loaded == list(registry.names())
 
 
+@pytest.mark.parametrize("text", ["about = ", "colour = 1", "about = 1\nabout = 2"])
+def test_a_package_whose_file_cannot_be_read_is_one_without_it(tmp_path, monkeypatch, text):
+    name = f"waltz_{abs(hash(text))}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    (tmp_path / name / "about.toml").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert glance(name) is None
+
+
 def test_no_library_is_imported_before_the_first_question():
     code = f"""
 import sys
