@@ -320,7 +320,7 @@ def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending
                 os.killpg(driver.pid, ending)  # as a terminal does
             else:
                 driver.send_signal(ending)
-            driver.wait(timeout=30)
+            driver.wait(timeout=120)
         finally:
             driver.kill()
     assert left_of(mark, seconds=90) == []  # Ray's agents take up to a minute to report that their Ray is gone

@@ -149,7 +149,7 @@ SILENT = textwrap.dedent(
 @pytest.mark.slow
 def test_nothing_is_said_on_the_terminal(corpus, work, tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-c", SILENT, str(tmp_path), work.model], capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", SILENT, str(tmp_path), work.model], capture_output=True, text=True, timeout=800
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert len(list(tmp_path.glob("*.npy"))) == 1

@@ -25,7 +25,7 @@ PROJECT = Path(__file__).parents[2]
 DOCUMENT = PROJECT / "docs/deploy.md"
 FINGERPRINT = re.compile(r"SHA256:[0-9a-f]{64}")
 OTHERS = ("south", "east")
-SECONDS = 240
+SECONDS = 600
 NOTES = "".join(
     f'{{"note": "the patient of ward {number % 7} has {what}, and was given {given} on day {number % 5}"}}\n'
     for number, (what, given) in enumerate([("fever", "fluids"), ("a cough", "rest"), ("pain", "aspirin")] * 60)

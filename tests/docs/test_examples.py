@@ -89,7 +89,7 @@ def test_a_fresh_clone_has_all_that_such_a_plan_needs(path, model, tmp_path):
     code = "import sys; from coordinator.console.start import main; sys.exit(main())"
     found = subprocess.run(
         [sys.executable, "-c", code, "check", str(clone / path.name)],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=280,
+        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=800,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     assert "Traceback" not in found.stderr

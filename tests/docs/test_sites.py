@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 DOCUMENT = Path(__file__).parents[2] / "docs/sites.md"
 PARTIES = ("north", "south", "east", "west")
 FINGERPRINT = re.compile(r"SHA256:[0-9a-f]{64}")
-SECONDS = 120
+SECONDS = 600
 
 
 @dataclass(frozen=True)

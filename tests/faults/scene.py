@@ -36,7 +36,7 @@ PARTIES = ("north", "south")
 FOUR = ("east", "north", "south", "west")
 TELLING = re.compile(r"(privacy|plan|manifest)\.json$|README\.md$|manifest\.sig$|coordinator\.pem$|attestations/")
 """Files of a published folder that name the run or were signed at a time."""
-SECONDS = 240
+SECONDS = 600
 """After so long a process of a scene is taken to hang."""
 
 PLAN = """

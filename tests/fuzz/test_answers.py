@@ -26,7 +26,7 @@ from protos.identity.identity import self_made
 from protos.identity.signing import ATTESTATION, DESCRIBED, Signed, sign
 from protos.refusal import REASON_KEY, RULE_KEY
 
-SECONDS = 20
+SECONDS = 60
 NONCE = b"n" * 32
 HASH = bytes(range(32))
 BLOCK = np.arange(8, dtype=np.int32).reshape(2, 4)

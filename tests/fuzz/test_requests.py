@@ -24,7 +24,7 @@ from protos.identity.credentials import bearer
 from protos.identity.identity import self_made
 from protos.refusal import LONGEST, Reason, Refusal, refusal_of
 
-SECONDS = 20
+SECONDS = 60
 UNTRAINED = "run-4"
 LEARNING = {
     "step": ("run-4-steps", "dp_sgd"),

@@ -36,7 +36,7 @@ from protos.identity.certificates import Role
 from protos.identity.credentials import bearer
 from protos.identity.identity import self_made
 
-SECONDS = 180
+SECONDS = 600
 LIMITS = {"runs": 10**6, "calls_per_second": 1e6}
 STREAMS_IN = ("Provide", "Answer")
 STREAMS_OUT = ("Train", "Answer", "SecureSum")

@@ -126,7 +126,7 @@ def test_weights_and_biases_keeps_the_same_offline(run, tmp_path, student):
     command = [sys.executable, "-c", "import sys; from coordinator.console.command import main; sys.exit(main())"]
     words = ["track", run.run, "--to", "wandb:clinics", *(["--student"] if student else [])]
     done = subprocess.run(  # its client keeps the first place that it is given in a process
-        [*command, *words], env=os.environ | told, capture_output=True, text=True, check=True, timeout=200
+        [*command, *words], env=os.environ | told, capture_output=True, text=True, check=True, timeout=800
     )
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     assert done.stdout.split() == ["tracked:", str(folder), "(offline:", "`wandb", "sync`", "sends", "it)"]

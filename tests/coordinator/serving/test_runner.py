@@ -38,7 +38,7 @@ def add(plan, config, located, submissions):
     return adds
 
 
-async def until(true, seconds=20.0):
+async def until(true, seconds=120.0):
     async with asyncio.timeout(seconds):
         while not true():
             await asyncio.sleep(0.02)

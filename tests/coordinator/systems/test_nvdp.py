@@ -188,7 +188,7 @@ def test_a_script_that_imports_nothing_of_ours_trains_on_the_rows_by_the_card_al
     shutil.copytree(folder / "samples", tmp_path / "samples")
     done = subprocess.run(
         [sys.executable, "-I", str(tmp_path / "train.py"), str(tmp_path / "samples")],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not re.search(r"import (learning|coordinator|aggregation|party|protos)|from (learning|coordinator)", script)

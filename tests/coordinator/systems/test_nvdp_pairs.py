@@ -173,7 +173,7 @@ def test_scores_of_pairs_are_learned_and_measured_by_correlation(scores):
 def alone(folder, *command, given=None):
     """Run python where nothing of this project can be imported."""
     done = subprocess.run(
-        [sys.executable, "-I", *command], cwd=folder, input=given, capture_output=True, text=True, timeout=300
+        [sys.executable, "-I", *command], cwd=folder, input=given, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

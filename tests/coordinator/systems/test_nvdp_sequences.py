@@ -169,7 +169,7 @@ def test_parties_are_sent_the_layer_and_not_the_head(drawn):
 def alone(folder, *command, given=None):
     """Run python where nothing of this project can be imported."""
     done = subprocess.run(
-        [sys.executable, "-I", *command], cwd=folder, input=given, capture_output=True, text=True, timeout=300
+        [sys.executable, "-I", *command], cwd=folder, input=given, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -247,7 +247,7 @@ def passed_through(tmp_path, tiny_bert, corpus_bytes, room):
             file.write(json.dumps({"text": f"{WORDS[number % 20]} {WORDS[number // 20 % 20]} {number} {text}"}) + "\n")
     assert (tmp_path / "c.jsonl").stat().st_size > 4 * room
     arguments = [str(tmp_path / "c.jsonl"), str(tiny_bert), str(tmp_path / "trained"), str(tmp_path), str(room)]
-    ended = subprocess.run([sys.executable, "-c", BOUNDED, *arguments], capture_output=True, text=True, timeout=280)
+    ended = subprocess.run([sys.executable, "-c", BOUNDED, *arguments], capture_output=True, text=True, timeout=800)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return json.loads(ended.stdout), corpus_bytes // len(text)
 

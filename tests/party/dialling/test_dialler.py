@@ -21,7 +21,7 @@ from protos.dialling.streams import Stream
 OTHER = PROTOCOL_VERSION + 1
 
 
-async def until(true, seconds=10.0):
+async def until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

@@ -140,7 +140,7 @@ async def test_nothing_is_answered_before_what_was_read_is_in_the_ledger(opened,
     assert charged() == ["counts"]
 
 
-async def until(there, seconds=20.0):
+async def until(there, seconds=120.0):
     """What `there` returns once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := there()):

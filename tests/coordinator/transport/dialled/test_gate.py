@@ -30,7 +30,7 @@ from protos.identity.validity import RevocationList
 HOUR = timedelta(hours=1)
 
 
-async def until(true, seconds=5.0):
+async def until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -42,7 +42,7 @@ async def asked(gate, name="north"):
     return Stream(*await asyncio.open_unix_connection(gate.places[name].path))
 
 
-async def gone(stream, seconds=5.0):
+async def gone(stream, seconds=60.0):
     """Wait until the other end closes; how long that took."""
     began = time.monotonic()
     with contextlib.suppress(OSError):
