@@ -10,7 +10,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # A container that says otherwise would have every process of the tests read all source files anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all soak fuzz check bench protos reference notebooks docs clean
+.PHONY: install demo test test-slow test-all soak fuzz check bench protos reference notebooks docs clean
 .DEFAULT_GOAL := install
 
 # What a run needs; `make demo` asks for no more. Everything else, with the packaged encoder and the tests' tools, is added.
@@ -36,8 +36,14 @@ WAITING = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1
 test: $(STAMP)
 	$(BIN)/python -m pytest $(SHARED)
 
+# All slow tests but the longest, each of which has a shorter one of the same (tests/long.py). The time limit is for what
+# hangs: it holds on a machine several times as slow.
+SLOW = $(BIN)/python -m pytest --durations=20 --timeout=900 $(subst logical,$(WAITING),$(SHARED))
+test-slow: $(STAMP)
+	$(SLOW) -m 'slow and not long'
+
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m slow --durations=20 $(subst logical,$(WAITING),$(SHARED))
+	$(SLOW) -m slow
 
 # The fault tests with new random seeds, for so many minutes: make soak MINUTES=120
 MINUTES ?= 30

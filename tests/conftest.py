@@ -21,7 +21,7 @@ RAY = (
 )
 """What starts Ray: two of them at once are more than two processors start in time."""
 
-LONG = (
+EARLY = (
     "tests/coordinator/run/",
     "tests/coordinator/comparing/",
     "tests/fuzz/test_twins.py",
@@ -57,6 +57,14 @@ def pytest_xdist_make_scheduler(config, log):
     return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Where slow tests alone are wanted, files without any are not imported."""
+    if collection_path.suffix != ".py" or not str(config.option.markexpr).startswith(("slow", "long")):
+        return None
+    said = [collection_path, collection_path.with_name("conftest.py")]
+    return None if any("mark.slow" in path.read_text("utf-8") for path in said if path.is_file()) else True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """What is imported stays: Python need not look through it for garbage, neither meanwhile nor ever after."""
@@ -78,10 +86,15 @@ def pytest_make_collect_report(collector):
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Among processes: first the files that take long, then those of many tests. The second device is there before any
-    gradient is, for torch counts devices once.
+    """The longest are marked so (`long.py`). Among processes: first the files that take long, then those of many tests.
+    The second device is there before any gradient is, for torch counts devices once.
     """
+    long = tuple(beside("long").LONG)
+    for item in items:
+        if item.nodeid.startswith(long):
+            item.add_marker(pytest.mark.long)
     if any("elsewhere" in item.fixturenames for item in items):
         beside("second_device").register()
         config.second_device = True
@@ -90,7 +103,7 @@ def pytest_collection_modifyitems(config, items):
 
         def place(item):
             file = item.nodeid.split("::")[0]
-            return not file.startswith(LONG), -files[file], file
+            return not file.startswith(EARLY), -files[file], file
 
         items.sort(key=place)
 

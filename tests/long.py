@@ -1,0 +1,108 @@
+"""The longest of the slow tests, which `make test-all` runs and CI does not, each with the shorter one that CI runs of
+the same: a start of a name, as pytest writes names, and the other's.
+"""
+
+DPED = "tests/coordinator/run/test_run.py::"
+CLUSTER = "tests/deploy/test_cluster.py::"
+TOGETHER = "tests/deploy/test_together.py::test_parties_of_two_actors_take_the_same_steps_as_those_of_an_actor_each"
+STREAMING = "tests/deploy/test_streaming.py::"
+SITES = "tests/docs/test_sites.py::"
+FUZZ = "tests/fuzz/"
+NOTEBOOK = "tests/docs/test_notebooks.py::test_a_notebook_runs_and_shows_what_it_is_kept_with"
+TEXTS = "test_text_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged"
+WORDS = "test_words_tell_a_coordinator_nothing_of_a_record_but_what_is_charged"
+SAME = f"{DPED}test_actors_party_processes_and_a_secure_sum_give_the_same_student_byte_for_byte"
+ENDS = f"{DPED}test_however_the_coordinator_ends_no_process_stays"
+DISTILDP = "tests/coordinator/language_models/test_distildp_compare.py::"
+PRIVDISTIL = "tests/coordinator/run/test_privdistil_run.py::"
+CHOSEN = "tests/coordinator/comparing/test_privdistil_comparison.py::"
+PAIRS = "tests/coordinator/systems/test_nvdp_pairs.py::"
+SEQUENCES = "tests/coordinator/systems/test_nvdp_sequences.py::"
+FORECAST = "tests/docs/test_worked_plans.py::test_the_forecast_of_a_worked_plan_is_the_one_shown"
+EXAMPLE = "tests/docs/test_examples.py::test_a_fresh_clone_has_all_that_such_a_plan_needs"
+OWN = (
+    "tests/docs/test_own_recipes.py::"
+    "test_it_runs_and_verifies_where_it_is_installed_and_is_refused_in_words_where_it_is_not"
+)
+SHADOWS = "tests/coordinator/auditing/test_shadows.py::test_shadow_models_catch_a_training_without_its_noise"
+DIALLED = "tests/faults/test_dialling.py::test_a_secure_sum_over_dialled_parties_is_that_over_addresses"
+CLIPPED = (
+    "tests/learning/private_training/test_dp_sgd.py::test_among_many_units_one_more_moves_the_sum_by_the_clip_at_most"
+)
+
+LONG = {
+    f"{PRIVDISTIL}test_a_corpus_that_ray_works_through": f"{STREAMING}test_rows_are_those_of_the_local_streamer",
+    f"{PRIVDISTIL}test_scores_and_weights_choose_the_same": f"{PRIVDISTIL}test_classifiers_that_may_not_leave",
+    f"{SAME}[moments]": f"{SAME}[votes, hidden states and counts]",
+    f"{SAME}[threshold at the coordinator]": f"{SAME}[votes, hidden states and counts]",
+    f"{SAME}[private training]": f"{SAME}[votes, hidden states and counts]",
+    f"{ENDS}[2]": f"{ENDS}[9]",
+    f"{ENDS}[15]": f"{ENDS}[9]",
+    f"{CLUSTER}test_a_run_goes_on_at_another_machine": f"{STREAMING}test_a_worker_that_dies_costs_nothing",
+    f"{CLUSTER}test_teachers_are_spread_over_the_machines": f"{CLUSTER}test_the_same_student_comes_from_a_cluster",
+    f"{CLUSTER}test_parties_that_share_actors_on_a_cluster": f"{TOGETHER}[trusted-aggregator]",
+    f"{CLUSTER}test_a_gpu_that_ray_was_only_told_of": f"{CLUSTER}test_a_party_gets_the_processor_for_graphics",
+    "tests/deploy/test_together.py::test_sixteen_parties_give_the_same": f"{TOGETHER}[trusted-aggregator]",
+    f"{TOGETHER}[secure-sum]": f"{TOGETHER}[trusted-aggregator]",
+    f"{STREAMING}test_nothing_is_said_on_the_terminal": f"{STREAMING}test_rows_are_those_of_the_local_streamer",
+    f"{STREAMING}test_a_ray_that_runs_already": f"{STREAMING}test_rows_are_those_of_the_local_streamer",
+    f"{SITES}test_the_document_leads_four_sites_to_a_student_that_anyone_can_verify[as it stands]": (
+        f"{SITES}test_the_document_leads_four_sites_to_a_student_that_anyone_can_verify[two dial]"
+    ),
+    f"{SITES}test_no_key_has_left_its_site[as it stands]": f"{SITES}test_no_key_has_left_its_site[two dial]",
+    f"{SITES}test_the_folder_does_not_verify_under_another_federations_authority[as it stands]": (
+        f"{SITES}test_the_folder_does_not_verify_under_another_federations_authority[two dial]"
+    ),
+    f"{SITES}test_a_stranger_gets_nothing_from_a_party_that_serves[as it stands]": (
+        f"{SITES}test_a_stranger_gets_nothing_from_a_party_that_serves[two dial]"
+    ),
+    "tests/docs/test_tutorials.py::test_the_first_student": f"{NOTEBOOK}[first_run]",
+    "tests/docs/test_tutorials.py::test_a_table_becomes_a_classifier": f"{NOTEBOOK}[own_table]",
+    "tests/docs/test_wheel.py::test_a_plan_runs_to_its_end_there[by_pipx]": (
+        "tests/docs/test_wheel.py::test_a_plan_runs_to_its_end_there[installed]"
+    ),
+    f"{EXAMPLE}[nvdp-docstrings]": f"{EXAMPLE}[swing-docstrings]",
+    f"{EXAMPLE}[privdistil-docstrings]": f"{EXAMPLE}[classifier-docstrings]",
+    f"{FORECAST}[nvdp]": f"{FORECAST}[classifiers]",
+    f"{FORECAST}[privdistil]": f"{FORECAST}[classifiers]",
+    f"{OWN}[trusted-aggregator]": f"{OWN}[secure-sum]",
+    DISTILDP: "tests/coordinator/language_models/test_swing_compare.py::test_every_row_is_measured",
+    f"{CHOSEN}test_pairs_are_compared": f"{CHOSEN}test_every_private_cell_costs_no_more",
+    f"{CHOSEN}test_students_and_teachers_of_rows_are_fine_tuned": f"{CHOSEN}test_every_private_cell_costs_no_more",
+    f"{PAIRS}test_a_run_of_real_parties_over_pairs_publishes_and_verifies[changes1]": (
+        f"{PAIRS}test_a_run_of_real_parties_over_pairs_publishes_and_verifies[changes0]"
+    ),
+    f"{PAIRS}test_a_comparison_over_pairs_has_all_rows[changes1]": (
+        f"{PAIRS}test_a_comparison_over_pairs_has_all_rows[changes0]"
+    ),
+    **{
+        f"{SEQUENCES}test_the_folders_script_samples_and_says_as_the_head_does[changes{number}]": (
+            f"{SEQUENCES}test_the_folders_script_samples_and_says_as_the_head_does[changes0]"
+        )
+        for number in (1, 2, 3, 4)
+    },
+    f"{SHADOWS}[1.0-0.36-0.6]": f"{SHADOWS}[0.0-0.62-1.0]",
+    f"{DIALLED}[all dial]": f"{DIALLED}[two dial]",
+    f"{CLIPPED}[random-1048576]": f"{CLIPPED}[all in one direction-1048576]",
+    **{
+        f"{FUZZ}test_twins.py::{test}[many-{scene}]": f"{FUZZ}test_twins.py::{test}[few-{scene}]"
+        for test, scenes in (
+            (WORDS, ("cooccurrence", "moments", "teachers", "private")),
+            (TEXTS, ("step", "labels", "domain", "scores", "ensemble")),
+        )
+        for scene in scenes
+    },
+    f"{FUZZ}test_twins.py::test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something[many]": (
+        f"{FUZZ}test_twins.py::test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something[few]"
+    ),
+    **{
+        f"{FUZZ}test_language_twins.py::{test}[many": f"{FUZZ}test_language_twins.py::{test}[few"
+        for test in (
+            "test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_size_ever",
+            "test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is_charged",
+            "test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_charged",
+            "test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged",
+            "test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something",
+        )
+    },
+}
