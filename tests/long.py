@@ -29,6 +29,8 @@ DIALLED = "tests/faults/test_dialling.py::test_a_secure_sum_over_dialled_parties
 CLIPPED = (
     "tests/learning/private_training/test_dp_sgd.py::test_among_many_units_one_more_moves_the_sum_by_the_clip_at_most"
 )
+LAUNCH = "tests/deploy/test_launch.py::"
+MORE = "tests/coordinator/comparing/test_classifier_comparison.py::test_more_than_the_head_is_compared_too"
 
 LONG = {
     f"{PRIVDISTIL}test_a_corpus_that_ray_works_through": f"{STREAMING}test_rows_are_those_of_the_local_streamer",
@@ -61,8 +63,16 @@ LONG = {
     "tests/docs/test_wheel.py::test_a_plan_runs_to_its_end_there[by_pipx]": (
         "tests/docs/test_wheel.py::test_a_plan_runs_to_its_end_there[installed]"
     ),
-    f"{EXAMPLE}[nvdp-docstrings]": f"{EXAMPLE}[swing-docstrings]",
-    f"{EXAMPLE}[privdistil-docstrings]": f"{EXAMPLE}[classifier-docstrings]",
+    **{
+        f"{EXAMPLE}[{name}]": f"{EXAMPLE}[swing-docstrings]"
+        for name in (
+            "classifier-docstrings",
+            "distildp-docstrings",
+            "dped-demo",
+            "nvdp-docstrings",
+            "privdistil-docstrings",
+        )
+    },
     f"{FORECAST}[nvdp]": f"{FORECAST}[classifiers]",
     f"{FORECAST}[privdistil]": f"{FORECAST}[classifiers]",
     f"{OWN}[trusted-aggregator]": f"{OWN}[secure-sum]",
@@ -81,6 +91,17 @@ LONG = {
         )
         for number in (1, 2, 3, 4)
     },
+    f"{SEQUENCES}test_whoever_follows_the_rows_card_trains_a_head_with_nothing_of_this_project[changes1]": (
+        f"{SEQUENCES}test_whoever_follows_the_rows_card_trains_a_head_with_nothing_of_this_project[changes0]"
+    ),
+    **{
+        f"{SEQUENCES}test_the_script_has_the_layers_own_means[{kind}]": (
+            f"{SEQUENCES}test_the_script_has_the_layers_own_means[nvib]"
+        )
+        for kind in ("vtdp", "vib-fixed", "vib-learned")
+    },
+    **{f"{MORE}[{adapt}]": f"{MORE}[lora]" for adapt in ("lora-all", "full")},
+    f"{LAUNCH}test_parties_that_were_begun_in_advance": f"{LAUNCH}test_parties_answer_in_the_order_asked",
     f"{SHADOWS}[1.0-0.36-0.6]": f"{SHADOWS}[0.0-0.62-1.0]",
     f"{DIALLED}[all dial]": f"{DIALLED}[two dial]",
     f"{CLIPPED}[random-1048576]": f"{CLIPPED}[all in one direction-1048576]",
