@@ -33,12 +33,14 @@ demo: $(RUNS)
 SHARED := -n logical --maxprocesses 4 --dist loadfile
 # Slow tests wait for other processes now and then: one more of them than there are processors.
 WAITING = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
+# What fails is tried a second time, and told as RERUN where it passes then: make test AGAIN=1
+RERUN = $(if $(AGAIN),--reruns $(AGAIN) -raR)
 test: $(STAMP)
-	$(BIN)/python -m pytest $(SHARED)
+	$(BIN)/python -m pytest $(SHARED) $(RERUN)
 
 # All slow tests but the longest, each of which has a shorter one of the same (tests/long.py). The time limit is for what
 # hangs: it holds on a machine several times as slow.
-SLOW = $(BIN)/python -m pytest --durations=20 --timeout=900 $(subst logical,$(WAITING),$(SHARED))
+SLOW = $(BIN)/python -m pytest --durations=20 --timeout=900 $(subst logical,$(WAITING),$(SHARED)) $(RERUN)
 test-slow: $(STAMP)
 	$(SLOW) -m 'slow and not long'
 

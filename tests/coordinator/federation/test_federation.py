@@ -729,8 +729,9 @@ async def test_a_party_that_is_started_again_in_training_is_asked_for_the_same_o
         await parties.train(party_pb2.TrainRequest(operation_id="counts-0"), "counting")
     assert south.trainings == ["counts-0"] * 2
     assert north.trainings == ["counts-0"]
-    states = [state for name, state in seen.states if name == "south"]
-    assert states[:4] == ["ready", "counting", "counting 50%", "retrying"]
+    # The word of half the work may still be on its way when the party ends, and is lost then.
+    states = [state for name, state in seen.states if name == "south" and not state.endswith("%")]
+    assert states[:3] == ["ready", "counting", "retrying"]
     assert states[-1] == "trained"
 
 
