@@ -40,7 +40,7 @@ test: $(STAMP)
 
 # All slow tests but the longest, each of which has a shorter one of the same (tests/long.py). The time limit is for what
 # hangs: it holds on a machine several times as slow.
-SLOW = $(BIN)/python -m pytest --durations=20 --timeout=900 $(subst logical,$(WAITING),$(SHARED)) $(RERUN)
+SLOW = $(BIN)/python -m pytest --durations=20 --timeout=600 $(subst logical,$(WAITING),$(SHARED)) $(RERUN)
 test-slow: $(STAMP)
 	$(SLOW) -m 'slow and not long'
 
