@@ -101,7 +101,7 @@ LONG = {
     },
     **{f"{MORE}[{adapt}]": f"{MORE}[lora]" for adapt in ("lora-all", "full")},
     f"{LAUNCH}test_parties_that_were_begun_in_advance": f"{LAUNCH}test_parties_answer_in_the_order_asked",
-    f"{SEQUENCES}test_a_run_of_real_parties_publishes": "tests/coordinator/systems/test_nvdp.py::test_a_run_of_real_parties",
+    f"{SEQUENCES}test_a_run_of_real": "tests/coordinator/systems/test_nvdp.py::test_a_run_of_real_parties",
     f"{PAIRS}test_a_run_of_real_parties": "tests/coordinator/systems/test_nvdp.py::test_a_run_of_real_parties",
     "tests/coordinator/systems/test_nvdp.py::test_a_comparison_has_the_rows": (
         f"{PAIRS}test_a_comparison_over_pairs_has_all_rows[changes0]"
