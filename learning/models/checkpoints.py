@@ -5,6 +5,8 @@ public. Code that comes with a model is never run. This module needs torch, so o
 """
 
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,20 @@ Found = TypeVar("Found")
 
 PACKAGED: Final = "all-MiniLM-L6-v2"
 """The public encoder that the extra `minilm` brings along: 6 layers of width 384, 22.7 million parameters."""
+
+alone = threading.RLock()
+"""Held while a model is loaded. The library exchanges functions of its classes meanwhile, and of two threads that did
+so at once the later one would leave them exchanged: every later model would lack its tied weights.
+"""
+
+
+def _renew() -> None:
+    """In a forked process nobody else is loading, whoever was where it came from."""
+    global alone
+    alone = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 _AUTO: Final = {
     "encoder": "AutoModel",
@@ -242,7 +258,7 @@ def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -
 
     def attempt(here: bool) -> Found:
         # Even for local files the library asks the hub and waits, unless it is told to be offline.
-        with _quiet(), held(constants, "HF_HUB_OFFLINE", here):
+        with alone, _quiet(), held(constants, "HF_HUB_OFFLINE", here):
             return get(cache_dir=cache, local_files_only=here, trust_remote_code=False)
 
     try:

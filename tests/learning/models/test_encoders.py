@@ -1,13 +1,25 @@
 import hashlib
 import json
+import os
 import shutil
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, CLIPConfig, T5Config, pipeline
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CLIPConfig,
+    PreTrainedModel,
+    T5Config,
+    pipeline,
+)
 
 from learning.models import checkpoints, pooling
 from learning.models.batching import encode, encode_documents, inputs_of, losses
@@ -295,3 +307,48 @@ def test_the_packaged_encoder_gives_its_sentence_vectors_to_a_standard_classifie
     likeness = torch.nn.functional.cosine_similarity(found, wanted)
     assert likeness.min() > 0.995
     assert AutoTokenizer.from_pretrained(checkpoints.place_of(PACKAGED)).get_vocab() == tokenizer.get_vocab()
+
+
+def test_models_that_threads_load_at_once_are_loaded_one_after_the_other(tiny_gpt2, monkeypatch) -> None:
+    """The library exchanges what ties weights while it loads, for all threads: of two, one would leave it so."""
+    inside, most = 0, 0
+    usual = AutoModelForCausalLM.from_pretrained
+
+    def counted(*args, **kwargs):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.1)
+        try:
+            return usual(*args, **kwargs)
+        finally:
+            inside -= 1
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", counted)
+    ties = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: language_model(str(tiny_gpt2)), range(8)))
+    assert most == 1
+    assert PreTrainedModel.tie_weights is ties
+    for model, _ in found:
+        assert not any(parameter.is_meta for parameter in model.parameters())
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_a_process_that_was_forked_while_a_model_was_loaded_loads_its_own() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def loads():
+        with checkpoints.alone:
+            begun.set()
+            ended.wait(60)
+
+    holder = threading.Thread(target=loads)
+    holder.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if checkpoints.alone.acquire(timeout=10) else 1)
+    ended.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
