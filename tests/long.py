@@ -1,5 +1,5 @@
 """The longest of the slow tests, which `make test-all` runs and CI does not, each with the shorter one that CI runs of
-the same: a start of a name, as pytest writes names, and the other's.
+the same: a start of a name, as pytest writes names, and the other's. The many inputs of `tests/fuzz` are left out, too.
 """
 
 DPED = "tests/coordinator/run/test_run.py::"
@@ -7,10 +7,8 @@ CLUSTER = "tests/deploy/test_cluster.py::"
 TOGETHER = "tests/deploy/test_together.py::test_parties_of_two_actors_take_the_same_steps_as_those_of_an_actor_each"
 STREAMING = "tests/deploy/test_streaming.py::"
 SITES = "tests/docs/test_sites.py::"
-FUZZ = "tests/fuzz/"
+BLOCK = "tests/docs/test_commands.py::test_a_block_of_a_page_does_what_it_says"
 NOTEBOOK = "tests/docs/test_notebooks.py::test_a_notebook_runs_and_shows_what_it_is_kept_with"
-TEXTS = "test_text_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged"
-WORDS = "test_words_tell_a_coordinator_nothing_of_a_record_but_what_is_charged"
 SAME = f"{DPED}test_actors_party_processes_and_a_secure_sum_give_the_same_student_byte_for_byte"
 ENDS = f"{DPED}test_however_the_coordinator_ends_no_process_stays"
 DISTILDP = "tests/coordinator/language_models/test_distildp_compare.py::"
@@ -118,28 +116,28 @@ LONG = {
     f"{TOY}test_parties_in_processes_of_their_own_run_it": f"{TOY}test_another_process_finds_it",
     f"{CORPUS}test_a_corpus_twenty_times_larger": f"{CORPUS}test_a_corpus_larger_than_the_room_for_it",
     f"{CLIPPED}[all in one direction-1048576]": f"{CLIPPED}[all in one direction-65537]",
-    f"{SHADOWS}[1.0-0.36-0.6]": f"{SHADOWS}[0.0-0.62-1.0]",
+    f"{SHADOWS}[1.0-0.36-0.6]": "tests/learning/audits/test_membership.py::test_a_model_that_overfits",
     f"{DIALLED}[all dial]": f"{DIALLED}[two dial]",
     f"{CLIPPED}[random-1048576]": f"{CLIPPED}[random-65537]",
     **{
-        f"{FUZZ}test_twins.py::{test}[many-{scene}]": f"{FUZZ}test_twins.py::{test}[few-{scene}]"
-        for test, scenes in (
-            (WORDS, ("cooccurrence", "moments", "teachers", "private")),
-            (TEXTS, ("step", "labels", "domain", "scores", "ensemble")),
+        f"{BLOCK}[{page}]": f"{BLOCK}[examples/dped/README.md:11]"
+        for page in (
+            "docs/privdistil.md:140",
+            "docs/swing.md:142",
+            "examples/distildp/README.md:13",
+            "examples/nvdp/README.md:13",
+            "examples/privdistil/README.md:11",
+            "examples/swing/README.md:13",
         )
-        for scene in scenes
     },
-    f"{FUZZ}test_twins.py::test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something[many]": (
-        f"{FUZZ}test_twins.py::test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something[few]"
+    f"{NOTEBOOK}[synthetic_text]": f"{NOTEBOOK}[first_run]",
+    f"{LAUNCH}test_a_party_that_cannot_start": "tests/docs/test_own_recipes.py::test_a_party_that_cannot_start",
+    "tests/docs/test_own_recipes.py::test_the_commands_of_the_page": f"{OWN}[secure-sum]",
+    "tests/coordinator/run/test_mending.py::test_parties_that_a_run_starts_by_itself_join": (
+        "tests/coordinator/run/test_mending.py::test_a_label_map_that_fits_no_row_is_mended"
     ),
-    **{
-        f"{FUZZ}test_language_twins.py::{test}[many": f"{FUZZ}test_language_twins.py::{test}[few"
-        for test in (
-            "test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_size_ever",
-            "test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is_charged",
-            "test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_charged",
-            "test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged",
-            "test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something",
-        )
-    },
+    f"{PAIRS}test_the_folders_script_says_what_the_rule_says_in_either_order_of_the_texts[scores]": (
+        f"{PAIRS}test_the_folders_script_says_what_the_rule_says_in_either_order_of_the_texts[classes]"
+    ),
+    f"{SHADOWS}[0.0-0.62-1.0]": "tests/learning/audits/test_membership.py::test_a_model_that_overfits",
 }

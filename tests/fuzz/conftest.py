@@ -116,7 +116,7 @@ class Fuzz:
 def _numbers():
     if WANTED is not None:
         return [pytest.param(int(WANTED), id="wanted", marks=pytest.mark.slow)]
-    return [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
+    return [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=[pytest.mark.slow, pytest.mark.long])]
 
 
 @pytest.fixture(params=_numbers())
