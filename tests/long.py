@@ -7,7 +7,6 @@ CLUSTER = "tests/deploy/test_cluster.py::"
 TOGETHER = "tests/deploy/test_together.py::test_parties_of_two_actors_take_the_same_steps_as_those_of_an_actor_each"
 STREAMING = "tests/deploy/test_streaming.py::"
 SITES = "tests/docs/test_sites.py::"
-BLOCK = "tests/docs/test_commands.py::test_a_block_of_a_page_does_what_it_says"
 NOTEBOOK = "tests/docs/test_notebooks.py::test_a_notebook_runs_and_shows_what_it_is_kept_with"
 SAME = f"{DPED}test_actors_party_processes_and_a_secure_sum_give_the_same_student_byte_for_byte"
 ENDS = f"{DPED}test_however_the_coordinator_ends_no_process_stays"
@@ -119,18 +118,6 @@ LONG = {
     f"{SHADOWS}[1.0-0.36-0.6]": "tests/learning/audits/test_membership.py::test_a_model_that_overfits",
     f"{DIALLED}[all dial]": f"{DIALLED}[two dial]",
     f"{CLIPPED}[random-1048576]": f"{CLIPPED}[random-65537]",
-    **{
-        f"{BLOCK}[{page}]": f"{BLOCK}[examples/dped/README.md:11]"
-        for page in (
-            "docs/privdistil.md:140",
-            "docs/swing.md:142",
-            "examples/distildp/README.md:13",
-            "examples/nvdp/README.md:13",
-            "examples/privdistil/README.md:11",
-            "examples/swing/README.md:13",
-        )
-    },
-    f"{NOTEBOOK}[synthetic_text]": f"{NOTEBOOK}[first_run]",
     f"{LAUNCH}test_a_party_that_cannot_start": "tests/docs/test_own_recipes.py::test_a_party_that_cannot_start",
     "tests/docs/test_own_recipes.py::test_the_commands_of_the_page": f"{OWN}[secure-sum]",
     "tests/coordinator/run/test_mending.py::test_parties_that_a_run_starts_by_itself_join": (
