@@ -38,7 +38,7 @@ RERUN = $(if $(AGAIN),--reruns $(AGAIN) -raR)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(SHARED) $(RERUN)
 
-# All slow tests but the longest, each of which has a shorter one of the same (tests/long.py). The time limit is for what
+# All slow tests but the longest (tests/long.py names each, and the nearest that stays). The time limit is for what
 # hangs: it holds on a machine several times as slow.
 SLOW = $(BIN)/python -m pytest --durations=20 --timeout=600 $(subst logical,$(WAITING),$(SHARED)) $(RERUN)
 test-slow: $(STAMP)

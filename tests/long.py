@@ -1,5 +1,7 @@
-"""The longest of the slow tests, which `make test-all` runs and CI does not, each with the shorter one that CI runs of
-the same: a start of a name, as pytest writes names, and the other's. The many inputs of `tests/fuzz` are left out, too.
+"""The longest of the slow tests, which `make test-all` runs and CI does not: a start of a name, as pytest writes names,
+and beside it the nearest that CI runs. Most are other cases of that. What CI shows of nothing else: a machine of a
+cluster and a worker that are lost, teachers spread over machines, a Ray that runs already, shadow models against a
+training, all rows of DistilDP's comparison. The many inputs of `tests/fuzz` are left out, too.
 """
 
 DPED = "tests/coordinator/run/test_run.py::"
