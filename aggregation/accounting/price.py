@@ -27,6 +27,7 @@ from aggregation.accounting.library import (
     pld,
     rdp,
 )
+from aggregation.accounting.losses import sampled_gaussian
 from aggregation.errors import BudgetExhausted, ConclaveError
 
 # The accountant warns that a few fractional orders did not converge and leaves them out. The bound still holds.
@@ -38,7 +39,7 @@ FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: for a price, and f
 FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # for an estimate
 MOST_NOISE = 1e6
 HIGHEST_ORDER = 10_000
-_SURELY = 1 + 1e-6  # by what an exact cost must exceed a budget, so that no rounding decides
+_ROUNDED_UP = 1 + 1e-9  # an exact cost is found to 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     """The joint cost of a list of events at this delta; infinite where one of them has no guarantee.
 
     PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release, a randomised response, or a
-    composition of these,
-    and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP. One release under Skellam or
+    composition of these, and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP. Of
+    Gaussian releases alone the privacy losses are known exactly and rounded to no grid. One release under Skellam or
     discrete Gaussian noise (`aggregation.accounting.renyi`) puts the whole list in RDP.
 
     Valid for events whose parameters and number were fixed before any answer was seen: PLD is no filter. Where answers
@@ -76,8 +77,12 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     rdp_epsilon = _rdp_epsilon(parts, delta)
     if not _pld_speaks(parts, rdp_epsilon, delta):
         return Guarantee(rdp_epsilon, delta, "RDP", rdp_epsilon)
-    with _PRICING:  # threads that price the same plan wait for the first
-        epsilon = _pld_epsilon(tuple(parts), delta)
+    exact = _gaussian_epsilon(parts, delta)
+    if exact is not None:
+        epsilon = exact * _ROUNDED_UP
+    else:
+        with _PRICING:  # threads that price the same plan wait for the first
+            epsilon = _pld_epsilon(tuple(parts), delta)
     if not epsilon <= rdp_epsilon * 1.01:
         raise ConclaveError(
             f"The accountants disagree: PLD says epsilon {epsilon:.6g}, RDP at most {rdp_epsilon:.6g}, at delta "
@@ -103,11 +108,7 @@ def calibrate(make: Callable[[float], DpEvent], epsilon: float, delta: float, *,
 
     @cache
     def cost(steps: int) -> float:
-        event = make(steps / grid)
-        exact = _gaussian_epsilon(_grouped([event]), delta)
-        if exact is not None and exact > epsilon * _SURELY:  # no accountant's bound is lower than the exact cost
-            return exact
-        return price([event], delta).epsilon
+        return price([make(steps / grid)], delta).epsilon
 
     @cache
     def estimate(steps: int) -> float:
@@ -319,18 +320,34 @@ def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval:
     interval: the grid that privacy losses are rounded to, so that the result is no smaller than without one.
     """
     accountant = pld.PLDAccountant(value_discretization_interval=interval)
-    responses = [(part, count) for part, count in parts if isinstance(part, RandomizedResponseDpEvent)]
+    others = []
     for part, count in parts:
-        if not isinstance(part, RandomizedResponseDpEvent):
+        losses = _losses(part, interval)
+        if losses is None:
             accountant.compose(part, count)
-    if not responses:
+        else:
+            others.append((losses, count))
+    if not others:
         return float(accountant.get_epsilon(delta))
-    # The accountant composes responses only where one unit takes another's place. Their losses are the same where one
-    # is added or removed: what is in the place of a value is a value, or a mixture of values.
-    losses = accountant._pld
-    for part, count in responses:
-        losses = losses.compose(_response_losses(part, interval).self_compose(count))
-    return float(losses.get_epsilon_for_delta(delta))
+    total = accountant._pld
+    for losses, count in others:
+        total = total.compose(losses.self_compose(count))
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def _losses(event: DpEvent, interval: float) -> Any | None:
+    """The distribution of one event's losses, rounded up to the grid; None where it is the accountant's to make.
+
+    The accountant composes responses only where one unit takes another's place. Their losses are the same where one
+    is added or removed: what is in the place of a value is a value, or a mixture of values.
+    """
+    if isinstance(event, RandomizedResponseDpEvent):
+        return _response_losses(event, interval)
+    if isinstance(event, PoissonSampledDpEvent) and isinstance(event.event, GaussianDpEvent):
+        q, multiplier = event.sampling_probability, event.event.noise_multiplier
+        if 0 < q < 1 and multiplier > 0:
+            return sampled_gaussian(multiplier, q, interval)
+    return None
 
 
 def _response_losses(event: RandomizedResponseDpEvent, interval: float) -> Any:

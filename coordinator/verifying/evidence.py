@@ -28,6 +28,8 @@ from protos.identity.signing import NO_RELATION, RELATION
 from protos.roster import fewest_of, odd_roster, roster_of, summing
 
 TOLERANCE: Final = 1e-9
+_PRICED: Final = 1e-6
+"""By how much of itself a price may differ between machines and versions: transforms round deltas to 1e-16."""
 _STATED: Final = "privacy.json"
 MOST_PARTIES: Final = 1000
 MOST_PARTS: Final = 256
@@ -133,7 +135,7 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
             f"{privacy.sampler_delta:.4g}."
         )
     for who, cost in costs.items():
-        if cost > epsilon * (1 + TOLERANCE):
+        if cost > epsilon * (1 + _PRICED):
             whose = f"the events in {who}" if who.startswith(_STATED) else f"the events that {who} attests"
             found.append(f"Recomputed from {whose}, epsilon is {cost:.6g}, above the stated {epsilon:.6g}.")
     if epsilon > plan.terms.privacy.epsilon * (1 + TOLERANCE):
@@ -149,7 +151,7 @@ def dearer(privacy: Privacy, party: Charged) -> str:
     if privacy.epsilon is None or privacy.delta is None or privacy.sampler_delta is None:
         return ""
     (cost,) = _costs({party.party: party.events}, privacy.delta - privacy.sampler_delta).values()
-    return f"epsilon {cost:.6g} by its own events" if cost > privacy.epsilon * (1 + TOLERANCE) else ""
+    return f"epsilon {cost:.6g} by its own events" if cost > privacy.epsilon * (1 + _PRICED) else ""
 
 
 def claiming(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:

@@ -131,8 +131,19 @@ def test_accountants_that_disagree_are_not_believed(monkeypatch):
     monkeypatch.setattr(pld.PLDAccountant, "get_epsilon", lambda self, delta: 9.0)
     accounting._pld_epsilon.cache_clear()
     with pytest.raises(ConclaveError, match="disagree"):
-        price([GaussianDpEvent(1.0)], 1e-6)
+        price([GaussianDpEvent(1.0), LaplaceDpEvent(5.0)], 1e-6)
     accounting._pld_epsilon.cache_clear()
+    monkeypatch.setattr(accounting, "get_epsilon_gaussian", lambda sigma, delta: 9.0)
+    with pytest.raises(ConclaveError, match="disagree"):
+        price([GaussianDpEvent(1.0)], 1e-6)
+
+
+@pytest.mark.parametrize(("sigma", "count"), [(0.8, 1), (3.0, 7), (40.0, 1000)])
+def test_gaussian_releases_alone_cost_what_theorem_8_says_and_nothing_for_a_grid(sigma, count):
+    found = price([GaussianDpEvent(sigma)] * count, 1e-6)
+    assert found.accountant == "PLD"
+    assert gaussian_delta(found.epsilon, sigma / math.sqrt(count)) <= 1e-6
+    assert gaussian_delta(found.epsilon * (1 - 3e-9), sigma / math.sqrt(count)) > 1e-6
 
 
 def test_an_order_where_the_accountant_loses_its_footing_is_not_believed(monkeypatch):

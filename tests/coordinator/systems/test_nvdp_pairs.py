@@ -224,7 +224,7 @@ def test_whoever_follows_the_rows_card_learns_a_rule_of_pairs_with_nothing_of_th
         assert (said.argmax(axis=1) == truth).mean() > 0.65
     else:
         assert "range from 0 to 4" in card
-        # The party's noise is new every time: 0.38 to 0.62 was seen, and a guess stays below 0.25 (3.5 deviations of 200).
+        # Noise is new every time: 0.38 to 0.62 was seen, and a guess stays below 0.25 (3.5 deviations of 200).
         assert np.corrcoef(said[:, 0], truth)[0, 1] > 0.25
 
 
