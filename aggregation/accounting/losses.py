@@ -58,7 +58,8 @@ def _losses() -> type[Any]:
                 places = self._places(epsilons[within])
             lower = np.exp(epsilons[within] + self.mu_lower_log_cdf(places))
             deltas[within] = self.mu_upper_cdf(places) - lower
-            return np.clip(deltas, 0, 1)
+            clipped: NDArray[np.float64] = np.clip(deltas, 0, 1)
+            return clipped
 
         def _places(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
             """Where the loss of removing a unit is this much: `inverse_privacy_loss` of many."""
@@ -66,6 +67,8 @@ def _losses() -> type[Any]:
             scaled = losses - np.log(q)
             with np.errstate(divide="ignore"):  # ln(1 + (e^loss - 1) / q); minus infinity where the loss is the lowest
                 unsampled = scaled + np.log1p(-np.exp(np.minimum(np.log1p(-q) - np.log(q) - scaled, 0.0)))
-            return -0.5 * self.sensitivity - unsampled * self._standard_deviation**2 / self.sensitivity
+            moved = unsampled * self._standard_deviation**2 / self.sensitivity
+            places: NDArray[np.float64] = -0.5 * self.sensitivity - moved
+            return places
 
     return Losses
