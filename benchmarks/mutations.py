@@ -1,8 +1,8 @@
-"""Deliberate one-line breaks of the product, and whether the quick tests notice each of them.
+"""Deliberate one-line breaks of the product, and whether the tests notice each of them.
 
     python benchmarks/mutations.py [--only NAME,NAME] [--tests REVISION] [--label LABEL] [--out FILE]
 
-A copy of the tracked files is made; each break of `mutations.toml` is applied to it alone, and the quick tests that
+A copy of the tracked files is made; each break of `mutations.toml` is applied to it alone, and the tests that
 should notice run until the first fails. First they run without a break: then all must pass. `--tests` takes the folder
 `tests` from another revision, so that two suites can be compared on the same breaks.
 """
@@ -77,12 +77,23 @@ def copied(tree: Path, revision: str | None) -> None:
 
 
 def tried(tree: Path, tests: tuple[str, ...], *, first: bool) -> Outcome:
-    """Run quick tests of a tree, until the first that fails if `first`.
+    """Run tests of a tree, slow ones too, until the first that fails if `first`.
 
     Raises RuntimeError where pytest can neither pass nor fail them, as for tests that are not there.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    settings = ("-q", "-rfE", "--timeout=120", "-p", "unshrunk", "-p", "no:cacheprovider", *["-x"] * first)
+    settings = (
+        "-q",
+        "-rfE",
+        "-m",
+        "not long",
+        "--timeout=600",
+        "-p",
+        "unshrunk",
+        "-p",
+        "no:cacheprovider",
+        *["-x"] * first,
+    )
     command = [sys.executable, "-m", "pytest", *settings, *tests]
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)

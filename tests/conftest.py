@@ -4,6 +4,7 @@ import collections
 import gc
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,9 +58,17 @@ def pytest_xdist_make_scheduler(config, log):
     return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+ALL_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
+
+
 def pytest_ignore_collect(collection_path, config):
-    """Where slow tests alone are wanted, files without any are not imported."""
-    if collection_path.suffix != ".py" or not str(config.option.markexpr).startswith(("slow", "long")):
+    """Where slow tests alone are wanted, files without any are not imported; where quick ones, files of slow ones."""
+    wanted = str(config.option.markexpr)
+    if collection_path.suffix != ".py":
+        return None
+    if wanted == "not slow":
+        return True if ALL_SLOW.search(collection_path.read_text("utf-8")) else None
+    if not wanted.startswith(("slow", "long")):
         return None
     said = [collection_path, collection_path.with_name("conftest.py")]
     return None if any("mark.slow" in path.read_text("utf-8") for path in said if path.is_file()) else True

@@ -319,19 +319,20 @@ def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval:
 
     interval: the grid that privacy losses are rounded to, so that the result is no smaller than without one.
     """
-    accountant = pld.PLDAccountant(value_discretization_interval=interval)
-    others = []
+    accountant, ours = pld.PLDAccountant(value_discretization_interval=interval), []
     for part, count in parts:
         losses = _losses(part, interval)
         if losses is None:
             accountant.compose(part, count)
         else:
-            others.append((losses, count))
-    if not others:
+            ours.append(losses.self_compose(count))
+    if not ours:
         return float(accountant.get_epsilon(delta))
-    total = accountant._pld
-    for losses, count in others:
-        total = total.compose(losses.self_compose(count))
+    if len(ours) < len(parts):
+        ours.append(accountant._pld)
+    total = ours[0]
+    for losses in ours[1:]:
+        total = total.compose(losses)
     return float(total.get_epsilon_for_delta(delta))
 
 

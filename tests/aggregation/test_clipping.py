@@ -24,6 +24,7 @@ def squares(row):
     return sum(int(step) ** 2 for step in row)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(ROWS, CLIPS, LEVELS)
 def test_no_row_is_longer_than_the_bound(rows, clip, levels):
@@ -32,6 +33,7 @@ def test_no_row_is_longer_than_the_bound(rows, clip, levels):
     assert all(squares(row) <= levels**2 for row in steps)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ROWS, CLIPS, LEVELS)
 def test_a_row_comes_out_the_same_whatever_stands_beside_it(rows, clip, levels):
@@ -47,6 +49,7 @@ def test_wide_rows_too_come_out_the_same_whatever_stands_beside_them(order):
     assert np.array_equal(to_grid(rows, 1.0, 1 << 20), alone)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(LEVELS, st.lists(st.integers(-1000, 1000), min_size=1, max_size=6), st.floats(0.1, 1e6))
 def test_a_row_keeps_its_direction_to_within_a_step(levels, values, stretch):
@@ -56,6 +59,7 @@ def test_a_row_keeps_its_direction_to_within_a_step(levels, values, stretch):
     assert np.abs(steps - row / norm * levels).max() <= 1 + 1e-6
 
 
+@pytest.mark.slow
 @given(ROWS, CLIPS, LEVELS)
 @settings(deadline=None)
 def test_the_opposite_vector_has_the_opposite_steps(rows, clip, levels):

@@ -22,6 +22,7 @@ def squares(rows):
     return (rows.astype(object) ** 2).sum(axis=1)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VECTORS, st.floats(1e-3, 1e4), st.integers(1, 5000), st.floats(1e-6, 0.9), st.integers(0, 99))
 def test_random_rounding_never_passes_its_bound(vectors, clip, levels, failure, seed):
@@ -31,6 +32,7 @@ def test_random_rounding_never_passes_its_bound(vectors, clip, levels, failure, 
     assert all(square <= rounded_square(levels, vectors.shape[1], failure) for square in squares(rounded))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VECTORS, st.floats(1e-3, 1e4), st.integers(2, 5000))
 def test_rounding_to_the_nearest_never_passes_the_clip(vectors, clip, levels):
@@ -89,6 +91,7 @@ def test_random_rounding_keeps_means_and_rounding_to_the_nearest_loses_small_val
     assert not nearest(rows[:1], 1.0, 11).any()
 
 
+@pytest.mark.slow
 def test_rounding_again_pulls_towards_zero_and_would_be_seen(monkeypatch):
     """Negative control of the means: a bound that most draws miss biases them."""
     row = np.full((4000, 400), 0.5 / 4 / 20)

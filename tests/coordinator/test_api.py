@@ -65,6 +65,7 @@ def test_what_is_given_wrongly_is_said_in_a_sentence(ask, says):
     assert says in str(said.value)
 
 
+@pytest.mark.slow
 def test_a_plan_from_tables_is_checked_as_a_file_is(home):
     tables = tomllib.loads(TEXT)
     lines = api.check(tables)
@@ -105,6 +106,7 @@ def test_results_are_one_short_line(home):
     assert repr(Audited(attack, home)) == f"<audit: 2 attacks, no claim is refuted, in {home}>"
 
 
+@pytest.mark.slow
 def test_importing_it_imports_neither_torch_nor_ray():
     """That takes under two seconds of a processor; torch alone would double it."""
     code = """

@@ -23,6 +23,7 @@ def test_by_default_a_few_parties_have_an_actor_each_and_many_as_many_as_process
         assert actors <= min(cores, room)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.integers(1, 300))
 def test_every_party_is_in_one_actor_in_order_and_actors_are_even(parties, most):
     names = [f"p{number}" for number in range(parties)]

@@ -141,6 +141,7 @@ def test_one_pod_serves_one_ledger_and_is_looked_after(name):
     assert pod(kinds)["terminationGracePeriodSeconds"] >= 30
 
 
+@pytest.mark.slow
 @with_kubectl
 def test_nothing_comes_in_to_a_party_that_dials_and_one_port_to_one_that_listens():
     dials, listens = rendered("party"), rendered("party-listening")
@@ -175,6 +176,7 @@ def test_the_file_of_a_party_is_a_party_file_and_its_places_are_mounted():
     assert f"0.0.0.0:{7443}" == config.listen
 
 
+@pytest.mark.slow
 @with_kubectl
 def test_commands_of_the_pods_are_commands(capsys):
     """Their options are known; what they name is not there."""

@@ -25,7 +25,7 @@ from party.tasks.result import load_counts
 from party.tasks.worker import Worker, Workers, training_environment
 from protos.conclave.v1 import plan_pb2
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no nursery")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="other systems have no nursery")]
 
 SECRET, CENSUS, KEY = "5ec4e7" * 8, "ce4505ca" * 8, "6b65795f" * 8
 COUNTS = plan_pb2.Release(
@@ -240,7 +240,6 @@ def test_the_generators_of_forked_processes_are_drawn_anew(tmp_path):
     assert len(set(said)) == 3
 
 
-@pytest.mark.slow
 def test_what_is_imported_for_models_leaves_one_thread_and_no_noise():
     said = in_process("""
         import gc, os
@@ -257,7 +256,6 @@ def test_what_is_imported_for_models_leaves_one_thread_and_no_noise():
     assert said == ["1", "0", "False"]
 
 
-@pytest.mark.slow
 def test_a_nursery_with_a_second_thread_forks_nothing(job, monkeypatch):
     said = in_process("""
         import asyncio, os, socket, threading, time
@@ -283,7 +281,6 @@ def in_process(code):
     return done.stdout.split()
 
 
-@pytest.mark.slow
 def test_parties_on_ray_have_the_settings_of_their_nursery(monkeypatch):
     """Otherwise every training would be started, and import what the nursery has imported."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

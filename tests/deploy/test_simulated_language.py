@@ -132,6 +132,7 @@ def stored(request, name, release, done, tmp_path):
     return total if isinstance(total, np.ndarray) else total.toarray()
 
 
+@pytest.mark.slow
 async def test_links_give_what_their_parties_would_send_and_read_their_text_once(
     request_for, tiny_gpt2, start, tmp_path, monkeypatch
 ):
@@ -206,6 +207,7 @@ async def taught(link, folder, noise):
     return block, release
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_language_teachers_in_two_processes_say_what_they_say_in_one(request_for, tiny_gpt2):
     found = []
@@ -216,6 +218,7 @@ async def test_language_teachers_in_two_processes_say_what_they_say_in_one(reque
     assert np.array_equal(*found)
 
 
+@pytest.mark.slow
 async def test_language_teachers_say_what_their_partys_would_and_are_trained_once_whatever_the_noise(
     request_for, tiny_gpt2, tmp_path, monkeypatch
 ):

@@ -59,6 +59,7 @@ def test_nothing_to_do_starts_nothing(corpus, work):
     assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
 
 
+@pytest.mark.slow
 def test_a_worker_answers_with_rows_or_with_the_reason_why_not(corpus, work, monkeypatch):
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
     parts = np.array(parts_of(corpus, 7), np.int64)

@@ -49,6 +49,7 @@ def test_every_class_of_errors_has_a_code_with_a_page(classes):
     assert {each.CODE for each in classes} <= set(titles())
 
 
+@pytest.mark.slow
 def test_every_page_is_of_an_error_that_is_raised():
     used = set().union(*map(literals, SOURCES))
     assert used == set(titles())
@@ -61,6 +62,7 @@ def test_the_trouble_of_every_page_is_made_in_a_test():
     assert set(titles()) <= set(CODE.findall(told))
 
 
+@pytest.mark.slow
 def test_a_class_whose_code_is_its_own_is_raised_somewhere(classes):
     """Nothing in the product is a code for its own sake."""
     raised = set()

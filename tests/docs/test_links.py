@@ -95,6 +95,7 @@ def test_headings_are_named_as_github_names_them():
     assert anchors(text) == {"one--two", "ab-c-d", "twice", "twice-1"}
 
 
+@pytest.mark.slow
 def test_every_page_that_code_names_is_there():
     named = set()
     for room in CODE:

@@ -16,6 +16,7 @@ _spec.loader.exec_module(reading)
 STORED = json.loads((ROOT / "benchmarks/results/reading.json").read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", reading.PAGES)
 def test_a_page_is_easier_than_it_was_and_measured_as_it_is(page):
     found, before = reading.measured((ROOT / page).read_text("utf-8")), STORED["before"][page]

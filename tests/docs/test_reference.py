@@ -31,6 +31,7 @@ def differing(tmp_path_factory):
     return {folder: [path.name for path in named if path.parent == folder] for folder in (REFERENCE, copy)}, copy
 
 
+@pytest.mark.slow
 def test_the_committed_pages_are_what_the_code_gives(differing):
     assert differing[0][REFERENCE] == [], "run `make reference`, and commit what it writes"
 

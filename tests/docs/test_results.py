@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 HEADLINES = ROOT / "docs/results.md"
 THEMES = sorted((ROOT / "docs/results").glob("*.md"))
@@ -58,6 +60,7 @@ def texts(script):
     return text
 
 
+@pytest.mark.slow
 def test_every_benchmark_that_a_page_names_is_there_with_its_options():
     found, wrong = list(commands()), []
     assert len(found) > 50

@@ -67,6 +67,7 @@ def test_no_page_has_words_that_stopped_readers(page):
     assert not found
 
 
+@pytest.mark.slow
 def test_what_a_party_does_is_said_in_a_word_that_everybody_knows():
     said = {}
     for path in (ROOT / "coordinator").rglob("*.py"):

@@ -80,12 +80,14 @@ def test_a_command_that_does_not_come_to_that_call_ends_as_ever(dying):
     assert said.startswith("party ")
 
 
+@pytest.mark.slow
 def test_a_command_dies_where_it_was_told_to(dying):
     process = launched(dying, "party.config:read_config", "before", "1", "--", "party", "serve", "--config", "none")
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_stopped_command_goes_on_when_it_is_continued(dying):
     options = ("party.config:read_config", "before", "1", "--signal", "STOP")
     process = launched(dying, *options, "--", "party", "serve", "--config", "none.toml")

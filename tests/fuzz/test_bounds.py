@@ -6,6 +6,7 @@ import time
 import pytest
 
 
+@pytest.mark.slow
 def test_an_input_that_hangs_is_found(fuzz, hostile):
     def run():
         @fuzz(hostile.made(lambda rng: rng), seconds=0.5)
@@ -27,6 +28,7 @@ def test_an_input_that_takes_memory_is_found(fuzz, hostile):
         run()
 
 
+@pytest.mark.slow
 def test_what_other_threads_take_is_not_the_inputs(fuzz, hostile):
     ended = threading.Event()
 

@@ -235,6 +235,7 @@ def softened(scene, rng, size):
     return terms, task
 
 
+@pytest.mark.slow
 def test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_size_ever(fuzz, hostile, scene, start):
     """What such rows hold is not bounded; whether there are any, in which words, and how many bytes, is no record's."""
 
@@ -244,6 +245,7 @@ def test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_s
         played.play(rng, softened(played, rng, start))
 
 
+@pytest.mark.slow
 def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TAUGHT_SHARE)
     def _(rng):
@@ -251,6 +253,7 @@ def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is
         played.play(rng, taught(played, base, rng, start))
 
 
+@pytest.mark.slow
 def test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_charged(
     fuzz, hostile, scene, start, tiny_sequence
 ):
@@ -263,6 +266,7 @@ def test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_ch
         played.play(rng, taught(played, base, rng, start, sequences))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["step", "weights", "texts", "tokens", "codes"])
 def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=SHARE)
@@ -278,6 +282,7 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
         print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
 
 
+@pytest.mark.slow
 def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):
     """The negative control: a party that says, as in a simulation, that none of its rows has a code."""
     played, base = scene
@@ -296,6 +301,7 @@ def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):
         played.twins.ask("Train", [request])
 
 
+@pytest.mark.slow
 def test_teachers_that_tell_a_record_are_found(scene, start, monkeypatch):
     """The negative control: a teacher that fails where it has a text, as one that diverges might."""
     played, _ = scene

@@ -59,6 +59,7 @@ def restored(folder, original, path):
     shutil.copy(original / path, place)
 
 
+@pytest.mark.slow
 def test_no_change_to_the_bytes_of_a_file_is_found_well(fuzz, hostile, federation, original, folder):
     paths = sorted(path.relative_to(original).as_posix() for path in original.rglob("*") if path.is_file())
     contents = {path: (original / path).read_bytes() for path in paths}
@@ -109,6 +110,7 @@ def test_no_other_thing_in_place_of_a_file_is_followed_or_found_well(fuzz, hosti
         restored(folder, original, path)
 
 
+@pytest.mark.slow
 def test_whatever_the_coordinator_itself_signs_ends_in_a_verdict(fuzz, hostile, federation, original, folder):
     """Statements, plan and manifest with odd values in them, each signed by whose it is, and the rest made to fit."""
     privacy = json.loads((original / manifest.PRIVACY).read_bytes())

@@ -276,6 +276,7 @@ def pertinent(scene, verb, request):
         request.release, request.attempt = "counts", 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["Describe", "Join", "Leave", "Train", "SecureSum", "Attest"])
 def test_a_request_with_odd_fields_is_answered_or_refused(fuzz, hostile, scene, verb):
     valid = unary(scene)[verb]
@@ -318,6 +319,7 @@ def test_bytes_that_are_no_request_end_the_call_and_not_the_node(fuzz, hostile, 
         check(hostile, scene, verb, messages)
 
 
+@pytest.mark.slow
 def test_odd_batches_are_answered_or_refused(fuzz, hostile, scene):
     valid = [scene.plain.batch(0, 0, 2), scene.plain.batch(1, 2, 6), scene.summed.batch(0, 0, 2)]
 
@@ -333,6 +335,7 @@ def test_odd_batches_are_answered_or_refused(fuzz, hostile, scene):
         check(hostile, scene, "Answer", messages)
 
 
+@pytest.mark.slow
 def test_odd_artefacts_are_kept_or_refused(fuzz, hostile, scene):
     def make(rng):
         content = rng.randbytes(rng.choice([0, 1, 5, 70]))

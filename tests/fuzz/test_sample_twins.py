@@ -133,6 +133,7 @@ def sampled(scene, rng, width, *, layered):
     return terms, task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layered", [False, True], ids=["vectors", "sequences"])
 def test_rows_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, layered):
     """Of sequences, whose content nothing bounds: whether there are any, in which words, and how many bytes."""
@@ -149,6 +150,7 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
         print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
 
 
+@pytest.mark.slow
 def test_rows_that_tell_a_record_are_found(scene, monkeypatch):
     """The negative control: a party that fails where it has a text, as one whose vector overflows might."""
     monkeypatch.setattr("party.tasks.job.Job.frank", property(lambda job: True))

@@ -54,6 +54,7 @@ def plans():
     ] + found
 
 
+@pytest.mark.slow
 def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans):
     path = tmp_path / "plan.toml"
 
@@ -70,6 +71,7 @@ def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans)
             assert plan.block_rows if isinstance(plan, DpedPlan) else plan.MODELS
 
 
+@pytest.mark.slow
 def test_a_party_file_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path):
     path = tmp_path / "party.toml"
     (tmp_path / "notes-1.jsonl").write_text('{"text": "apple", "who": "p1"}\n')

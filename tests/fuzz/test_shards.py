@@ -47,6 +47,7 @@ def all_units(hostile, path, cache, **changes):
             hostile.check_sentence(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "valid"),
     [

@@ -100,6 +100,7 @@ def alone(monkeypatch, tmp_path):
         monkeypatch.setattr(api, name, nothing)
 
 
+@pytest.mark.slow
 def test_a_damaged_database_is_read_or_said_to_be_damaged(fuzz, hostile, original, tmp_path, alone):
     content = (original / "run.sqlite").read_bytes()
     folder = shutil.copytree(original, tmp_path / "run")
@@ -112,6 +113,7 @@ def test_a_damaged_database_is_read_or_said_to_be_damaged(fuzz, hostile, origina
         looked_at(hostile, folder)
 
 
+@pytest.mark.slow
 def test_damaged_rows_are_read_or_said_to_be_damaged(fuzz, hostile, original, tmp_path, alone):
     folder = shutil.copytree(original, tmp_path / "run")
     content = (original / "run.sqlite").read_bytes()

@@ -361,6 +361,7 @@ def hostile_module(name, tests):
     return tests(f"fuzz/{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cooccurrence", "moments", "teachers", "private"])
 def test_words_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=WORDS_SHARE)
@@ -368,6 +369,7 @@ def test_words_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, 
         scene.play(rng, scene.words(rng, kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["step", "labels", "domain", "scores", "ensemble"])
 def test_text_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TEXT_SHARE)

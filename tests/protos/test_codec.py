@@ -30,6 +30,7 @@ def read(array, parts):
     return whole
 
 
+@pytest.mark.slow
 @given(hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=7)))
 def test_a_tensor_comes_out_as_it_went_in(array):
     whole = read(array, chunks(array))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from protos.steps import is_step_name, number_of, parsed, step_name, whole_of
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}", fullmatch=True), st.integers(0, 10**9 - 1))
 def test_a_name_is_parsed_into_what_it_was_made_of(release, step):
     name = step_name(release, step)

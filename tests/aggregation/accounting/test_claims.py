@@ -23,6 +23,7 @@ def true_epsilon(mechanism):
     return price([SelfComposedDpEvent(mechanism.event(), QUERIES)], DELTA).epsilon
 
 
+@pytest.mark.slow
 def test_what_the_paper_claims_and_what_votes_and_hidden_states_truly_cost():
     """The figures of the design, all by the tight accountant: 3.34, and truly 4.98 for votes and 7.51 for hidden."""
     claimed = paper_guarantee(QUERIES, NOISE, NOISE * CLIP, CLIP, DELTA).epsilon
@@ -31,6 +32,7 @@ def test_what_the_paper_claims_and_what_votes_and_hidden_states_truly_cost():
     assert true_epsilon(HIDDEN) == pytest.approx(7.51, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_pair_truly_costs_more_than_either_and_far_more_than_is_claimed():
     pair = true_epsilon(JointMechanism(VOTES, HIDDEN))
     assert pair > true_epsilon(HIDDEN) > true_epsilon(VOTES)

@@ -45,6 +45,7 @@ def gaussian_epsilon(sigma, delta):
     return optimize.brentq(lambda epsilon: gaussian_delta(epsilon, sigma) - delta, 0, 60, xtol=1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(GAUSSIANS, st.sampled_from([1e-8, 1e-6, 1e-5]))
 def test_gaussians_cost_what_the_analytic_formula_says(events, delta):
@@ -63,6 +64,7 @@ def test_pld_is_at_most_rdp(events, repeats):
     assert guarantee.delta == 1e-6
 
 
+@pytest.mark.slow
 def test_how_events_are_wrapped_changes_nothing():
     step = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
     listed = price([step, GaussianDpEvent(3.0), step, step], 1e-6)
@@ -168,6 +170,7 @@ def test_calibration_gives_the_smallest_multiplier_within_the_budget(epsilon, de
     assert price([GaussianDpEvent(multiplier)], delta).epsilon <= epsilon
 
 
+@pytest.mark.slow
 def test_calibration_knows_any_event_and_number_of_decimals():
     def steps(multiplier):
         return SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(multiplier)), 30)

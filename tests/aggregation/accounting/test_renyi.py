@@ -184,6 +184,7 @@ SQUARES = st.integers(1, 10**9)
 RATIOS = st.floats(1e-2, 1e4)  # variance over squared sensitivity
 
 
+@pytest.mark.slow
 @given(SQUARES, RATIOS, st.integers(1, 10**9), st.sampled_from([None, 0.01, 0.3]), st.integers(2, 40))
 def test_the_price_rises_with_sensitivity_order_and_sampling_and_falls_with_noise(square, ratio, l1, q, order):
     def cost(variance=square * ratio, l1=l1, square=square, q=q, order=order):
@@ -212,6 +213,7 @@ def test_the_price_of_discrete_gaussians_falls_with_noise_and_rises_with_the_res
     assert cost(shares=shares + 1) <= base * (1 + 1e-9) + 1e-6
 
 
+@pytest.mark.slow
 def test_a_skellam_of_ample_variance_is_priced_like_its_gaussian():
     """But for orders between integers, where its bound is a straight line."""
     square, multiplier = 320**2 * 10**6, 1.5

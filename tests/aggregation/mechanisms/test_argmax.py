@@ -85,6 +85,7 @@ def test_the_chi_square_tests_would_see_a_total_variation_of_one_and_a_half_perc
     assert found > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "votes"), [(0.6, [5, 5, 5, 900, 900, 29_999]), (20.0, list(range(10)))])
 def test_among_thirty_thousand_classes_too_every_class_has_its_chance(noise, votes):
     classes = 30_000
@@ -121,6 +122,7 @@ def test_blocks_do_not_change_what_is_drawn_for_whom(monkeypatch):
     assert labels.tolist() == [1] * 5000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constant", ["_CLOSE", "_RARE"])
 def test_more_bits_confirm_what_the_first_words_say(monkeypatch, constant):
     """Every query decided with 256 bits from the same first words: the double-precision decisions were right."""
@@ -159,6 +161,7 @@ def test_a_word_from_the_far_tail_is_looked_at_with_more_bits():
     assert asked.words == []
 
 
+@pytest.mark.slow
 def test_normals_and_largest_normals_are_right_where_more_bits_are_not_asked():
     """What the bound of `noisy_argmax` takes for granted of scipy: an error below 2^-31, by far."""
     rng = np.random.default_rng(0)

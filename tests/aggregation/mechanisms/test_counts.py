@@ -40,6 +40,7 @@ def integers(row):
     return [int(value) for value in row]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(MECHANISMS, ROWS)
 def test_a_unit_never_moves_the_sum_by_more_than_the_sensitivity(mechanism, units):
@@ -49,6 +50,7 @@ def test_a_unit_never_moves_the_sum_by_more_than_the_sensitivity(mechanism, unit
     assert sum(step * step for step in change) <= mechanism.levels**2 == Fraction(mechanism.sensitivity) ** 2
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(MECHANISMS, ROWS)
 def test_a_unit_counts_the_same_whoever_it_is_summed_with(mechanism, units):
@@ -75,6 +77,7 @@ def test_a_row_that_rounds_within_the_bound_is_rounded():
     assert integers(dense(mechanism.contribute(rows([2.6, 1.4, 0.5001])))) == [3, 1, 1]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(1, 1 << 20), st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.floats(0.1, 1e6))
 def test_clipped_rows_of_any_grid_stay_within_the_bound_and_lose_little(levels, counts, stretch):

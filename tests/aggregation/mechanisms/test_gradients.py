@@ -47,6 +47,7 @@ GRADIENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(GRADIENTS, st.integers(1, 2000), st.floats(1e-3, 1e3))
 def test_a_unit_never_moves_the_sum_by_more_than_the_sensitivity(gradients, levels, clip):
@@ -120,6 +121,7 @@ def test_the_batch_comes_from_the_stream_alone():
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("levels", "multiplier"), [(64, 1.0), (1 << 15, 1.5), (1 << 20, 70.0)])
 def test_the_noise_has_the_deviation_that_is_charged(levels, multiplier):
     asked = mechanism(levels=levels, noise_multiplier=multiplier)
@@ -137,6 +139,7 @@ def test_a_release_gives_back_the_sum_in_its_own_units():
     np.testing.assert_allclose(asked.release(asked.contribute(total)).values, total, atol=asked.granularity)
 
 
+@pytest.mark.slow
 def test_the_event_is_every_step():
     asked = mechanism(noise_multiplier=0.9, sampling_probability=0.02, steps=70)
     assert asked.event() == SelfComposedDpEvent(PoissonSampledDpEvent(0.02, GaussianDpEvent(0.9)), 70)
@@ -144,6 +147,7 @@ def test_the_event_is_every_step():
     assert 0 < price([asked.event()], 1e-5).epsilon < price([longer.event()], 1e-5).epsilon
 
 
+@pytest.mark.slow
 def test_slack_counts_every_value_and_every_draw():
     few, wide = mechanism(), mechanism(levels=1 << 17)
     assert few.shared.slack(0, 1.0) == 0
@@ -162,6 +166,7 @@ def test_a_party_draws_one_rounded_gaussian_for_a_number_however_fine_the_grid(l
     assert np.array_equal(asked.noise_share((5000,), NoiseStream.insecure(8)), drawn)
 
 
+@pytest.mark.slow
 def test_noise_that_a_sum_has_no_room_for_is_refused():
     """Half of 32 bits for 13.5 standard deviations: then no noise wraps, whoever's share it is."""
     largest = LARGEST_NOISE / mechanism(levels=1 << 20).sensitivity

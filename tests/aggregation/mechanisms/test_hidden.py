@@ -24,6 +24,7 @@ def squared(change):
     return [sum(int(step) ** 2 for step in row) for row in change]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(STATES, STATES)
 def test_a_changed_teacher_never_moves_a_query_by_more_than_the_sensitivity(states, other):
@@ -34,6 +35,7 @@ def test_a_changed_teacher_never_moves_a_query_by_more_than_the_sensitivity(stat
     assert 4 * MECHANISM.levels**2 * MECHANISM.layers == pytest.approx(MECHANISM.sensitivity**2, rel=1e-15)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(STATES)
 def test_every_layer_of_every_teacher_stays_within_the_norm(states):

@@ -27,6 +27,7 @@ def signal(teachers=3, queries=4):
     return TeacherSignal(rng.integers(0, 5, (teachers, queries)), rng.normal(size=(teachers, queries, 2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 4])
 def test_the_joint_price_is_that_of_composing_both_parts(queries):
     joint = price([SelfComposedDpEvent(BOTH.event(), queries)], 1e-5)
@@ -41,6 +42,7 @@ def test_the_joint_precision_is_the_sum_of_both_in_the_plan_s_numbers():
     assert 1 / multiplier**2 == pytest.approx(2 / 3.0**2 + 4 * 2 * 1.0**2 / 4.0**2, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_pair_costs_more_than_either_part_alone_which_is_what_the_paper_charges():
     both = price([BOTH.event()] * 3, 1e-5).epsilon
     for part in (VOTES, HIDDEN):

@@ -109,6 +109,7 @@ def test_numbers_that_are_not_its_own_are_refused_in_words(installed, numbers):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=80))
 def test_any_other_kind_is_a_sentence(kind):
     with pytest.raises(ConclaveError) as refused:
@@ -154,6 +155,7 @@ def test_a_kind_is_a_package_and_a_name():
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=8, max_size=8), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_neighbours_of_the_example_change_its_sum_by_no_more_than_the_sensitivity(rows):
     units = sparse.csr_array(np.array(rows))

@@ -53,6 +53,7 @@ def test_the_noise_of_one_row_is_that_of_the_analytic_gaussian_mechanism(epsilon
     assert price([mechanism.event()], 1e-5).epsilon <= epsilon
 
 
+@pytest.mark.slow
 def test_a_user_of_four_texts_costs_as_a_vector_twice_as_long_and_four_labels():
     one, four = MECHANISM, replace(MECHANISM, texts=4)
     assert four.sensitivity == 2 * one.sensitivity

@@ -105,6 +105,7 @@ def test_larger_noise_goes_to_the_queries_that_the_noised_test_chose():
     assert stats.chisquare(np.bincount(failed, minlength=20)).pvalue > 1e-4
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(st.booleans(), max_size=60),
@@ -127,6 +128,7 @@ def test_charges_that_fill_the_cap_to_the_last_bit_are_admitted_and_no_more():
     assert below._affordable(np.ones(20, dtype=bool)) == (9, 27)
 
 
+@pytest.mark.slow
 def test_the_number_of_queries_asked_has_the_distribution_of_asking_one_by_one():
     rule = mechanism(cap=3.0)
     votes = np.array([[7, 7, 7, 7, 7], [7, 7, 7, 1, 2]] * 6)

@@ -28,6 +28,7 @@ MECHANISMS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(MECHANISMS, ROWS)
 def test_a_unit_never_moves_the_sum_by_more_than_the_sensitivity(mechanism, units):

@@ -35,6 +35,7 @@ def dense(votes):
     return MECHANISM.contribute(votes).toarray()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VOTES, st.lists(st.integers(0, CLASSES - 1), min_size=4, max_size=4))
 def test_a_changed_teacher_never_moves_a_query_by_more_than_the_sensitivity(votes, other):

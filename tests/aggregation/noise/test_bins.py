@@ -107,6 +107,7 @@ def test_the_law_of_a_value_is_within_its_total_variation_of_the_law_that_is_cha
         assert max(abs(drawn[k] - drawn[-k]) for k in drawn if -k in drawn) < 2 * made.total_variation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_bins_hold_no_more_than_the_law_and_leave_little(law):
     sigma = 1000.0
@@ -388,6 +389,7 @@ def test_nothing_overflows_at_the_largest_sigma(law):
     assert np.abs(samples).max() < 6 * sigma
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("sigma", [2.0**14 * (1 + 1e-12), 16384.5, 2.0**31])
 def test_a_wide_law_is_nearer_than_a_table_and_needs_no_more(law, sigma):
@@ -398,6 +400,7 @@ def test_a_wide_law_is_nearer_than_a_table_and_needs_no_more(law, sigma):
     assert made.filled / 2**made.slot_bits > 0.98
 
 
+@pytest.mark.slow
 def test_a_table_ends_where_bins_begin():
     assert isinstance(rounded_gaussian._sampler(2.0**14), tables.Table)
     assert isinstance(rounded_gaussian._sampler(math.nextafter(2.0**14, math.inf)), bins.Bins)

@@ -70,6 +70,7 @@ def test_samples_have_the_exact_distribution(sigma):
     assert p_value(samples, sigma) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_sigma_half_a_percent_off_or_a_rounded_normal_would_be_seen():
     """Power of the chi-square trial: at a million samples it rejects this sigma, at ten the 1/12 that rounding adds."""
     off = DiscreteGaussian(4.02).sample((1_000_000,), NoiseStream.from_key(KEY).child("off"))

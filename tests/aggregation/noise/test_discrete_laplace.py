@@ -30,6 +30,7 @@ def _one_geometric(scale):
     return chances
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0625, 0.7, 17.3, 100.0, 130.0])
 def test_total_variation_bounds_the_true_distance_of_one_sample(scale):
     with mpmath.workprec(500):

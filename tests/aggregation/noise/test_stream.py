@@ -203,6 +203,7 @@ def test_a_sum_of_shares_is_a_rounded_gaussian_up_to_the_alias_bound(sigma, shar
             assert distance > bound / 20  # the bound is about the thing itself: a tighter exponent would break it
 
 
+@pytest.mark.slow
 def test_at_the_smallest_sigma_a_sum_of_shares_is_a_rounded_gaussian_to_sixty_digits():
     with mpmath.workdps(110):
         distance = distance_of_sum(mpmath.mpf(4), 2)

@@ -152,6 +152,7 @@ def test_trials_fail_no_more_often_than_the_bound():
     assert stats.binomtest(bad, trials, bound, alternative="greater").pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_trials_stall_no_more_often_than_the_bound():
     count, dropouts, degree, threshold, trials = 40, 6, 8, 5, 3000
     members, stalled = [f"{i:03}" for i in range(count)], 0

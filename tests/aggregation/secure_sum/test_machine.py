@@ -10,6 +10,8 @@ from aggregation.errors import AttemptLost, Cheated
 from aggregation.secure_sum import mask
 from aggregation.secure_sum.consistency import Consents, Survivors
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = 3
 CLOSES = {
     "advertise": "roster",
@@ -190,7 +192,6 @@ def test_a_few_courses_of_a_sum_end_exact_or_masked(scene):
     assert len(run(scene, 12)) >= 12
 
 
-@pytest.mark.slow
 def test_any_course_of_a_sum_ends_exact_or_masked(scene):
     """Among the courses must be sums that came, attempts lost early and late, and parties that signed a cheat."""
     courses = run(scene, 300)

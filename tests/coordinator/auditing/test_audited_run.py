@@ -40,6 +40,7 @@ def inline(value):
     return json.dumps(value)
 
 
+@pytest.mark.slow
 def test_what_an_audit_found_is_published_beside_the_claim(here, dped_tables, tmp_path, capsys):
     path = written(dped_tables("counts", audit=AUDIT), tmp_path / "plan.toml")
     result = api.run(path, output=tmp_path / "run")
@@ -61,6 +62,7 @@ def test_what_an_audit_found_is_published_beside_the_claim(here, dped_tables, tm
         api.resume(result.run)
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_refuted_is_not_published(here, dped_tables, tmp_path, no_noise, capsys):
     path = written(dped_tables("counts", audit=AUDIT | {"canaries": 120}), tmp_path / "plan.toml")
     assert main(["run", str(path), "--output", str(tmp_path / "run")]) == 1
@@ -80,6 +82,7 @@ def test_a_claim_that_is_refuted_is_not_published(here, dped_tables, tmp_path, n
     assert not (tmp_path / "run/student").exists()
 
 
+@pytest.mark.slow
 def test_an_honest_run_whose_bound_is_above_its_claim_by_chance_is_published(
     here, dped_tables, tmp_path, noise, monkeypatch, capsys
 ):
@@ -95,6 +98,7 @@ def test_an_honest_run_whose_bound_is_above_its_claim_by_chance_is_published(
     assert verdict(found).startswith("No attack refutes the claim, though the largest lower bound, 0.15, is above")
 
 
+@pytest.mark.slow
 def test_an_audit_adds_its_file_to_what_is_published_and_no_other(here, dped_tables, tmp_path):
     same = {"privacy": {"noise_multiplier": 5.0}}
     plain = api.run(plan_of(dped_tables("counts", **same)), output=tmp_path / "plain")
@@ -105,6 +109,7 @@ def test_an_audit_adds_its_file_to_what_is_published_and_no_other(here, dped_tab
     assert api.report(plain.run)["audit"] is None
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_audited_and_keeps_what_was_found(here, dped_tables, tmp_path, capsys):
     result = api.run(plan_of(dped_tables("counts")), output=tmp_path / "run")
     assert main(["audit", str(tmp_path / "run"), "--canaries", "40", "--seed", "3", "--json"]) == 0
@@ -119,6 +124,7 @@ def test_a_finished_run_is_audited_and_keeps_what_was_found(here, dped_tables, t
     assert api.verify(result.student).ok  # the run's folder has the audit, the published one is as it was
 
 
+@pytest.mark.slow
 def test_a_broken_plan_that_was_never_run_ends_the_command_with_1(dped_tables, tmp_path, monkeypatch, no_noise, capsys):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

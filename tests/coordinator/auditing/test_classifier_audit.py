@@ -18,6 +18,7 @@ def of(audit, attacked, kind):
     return found
 
 
+@pytest.mark.slow
 def test_an_honest_training_is_not_refuted(audit, classifier_tables):
     found = audit(classifier_tables(**SETTINGS), canaries=20, records=60)
     assert [(each.attacked, each.canaries) for each in found.attacks] == [
@@ -27,6 +28,7 @@ def test_an_honest_training_is_not_refuted(audit, classifier_tables):
     assert found.records == 40
 
 
+@pytest.mark.slow
 def test_without_noise_a_training_is_refuted(audit, classifier_tables, no_noise):
     how = SETTINGS | {"privacy": {"epsilon": 0.3, "noise_multiplier": None}}
     found = audit(classifier_tables(**how), canaries=60, records=80, kinds=["worst"])
@@ -44,6 +46,7 @@ def paired(tables):
 PAIRED = {"text": {"kind": "pair"}, "evaluation": {"second": "second"}}
 
 
+@pytest.mark.slow
 def test_a_canary_of_a_plan_of_pairs_is_a_pair_and_without_noise_it_is_found(audit, classifier_tables, no_noise):
     how = SETTINGS | {"privacy": {"epsilon": 0.3, "noise_multiplier": None}}
     found = audit(paired(classifier_tables(**how)), canaries=60, records=80, kinds=["worst"])
@@ -51,6 +54,7 @@ def test_a_canary_of_a_plan_of_pairs_is_a_pair_and_without_noise_it_is_found(aud
     assert of(found, "steps", "worst").lower > found.claimed
 
 
+@pytest.mark.slow
 def test_an_honest_training_on_pairs_is_not_refuted(audit, classifier_tables):
     found = audit(paired(classifier_tables(**SETTINGS)), canaries=20, records=60)
     assert [each.attacked for each in found.attacks] == ["steps", "steps", "student", "student"]
@@ -65,6 +69,7 @@ def test_a_worst_case_of_pairs_is_made_of_both_columns(classifier_tables, tmp_pa
     assert {each.fields["mood"] for each in found} <= {"0", "1"}
 
 
+@pytest.mark.slow
 def test_a_training_of_the_last_layer_is_followed_by_its_own_formula(audit, classifier_tables, no_noise):
     """32 numbers a class: more canaries than that hide each other, so there are few."""
     how = SETTINGS | {"model": {"adapt": "head", "pooling": "mean"}}
@@ -72,6 +77,7 @@ def test_a_training_of_the_last_layer_is_followed_by_its_own_formula(audit, clas
     assert of(found, "steps", "worst").lower > 0
 
 
+@pytest.mark.slow
 def test_the_head_has_the_gradients_that_a_party_clips(classifier_tables, tmp_path):
     """The outer products are those of the layer's own book-keeping."""
     import torch
@@ -103,6 +109,7 @@ def test_the_head_has_the_gradients_that_a_party_clips(classifier_tables, tmp_pa
         assert np.allclose(found[number], expected, rtol=0.02, atol=1e-4), number  # bounds of norms allow for rounding
 
 
+@pytest.mark.slow
 def test_parties_own_models_are_attacked_where_they_train_alone(audit, classifier_tables):
     how = {"dp_sgd": {"steps": 4, "batch": 60, "form": "local", "rounds": 2}}
     found = audit(classifier_tables(**how), canaries=10, records=60)
@@ -124,6 +131,7 @@ def test_a_worst_case_has_the_label_that_the_start_finds_least_likely(classifier
     assert {"good slow", "slow plot"} & {row.text for row in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [{"by": "hash", "parties": 4, "of": 9}])
 def test_parts_that_a_plan_leaves_aside_hold_no_canary(audit, classifier_tables, no_noise, split):
     shards = classifier_tables()["federation"]["shards"] | {"split": split}
@@ -133,6 +141,7 @@ def test_parts_that_a_plan_leaves_aside_hold_no_canary(audit, classifier_tables,
     assert of(found, "steps", "worst").lower > 0.5
 
 
+@pytest.mark.slow
 def test_votes_of_teachers_are_attacked(audit, classifier_tables, no_noise):
     tables = classifier_tables("pate", privacy={"epsilon": 8.0, "noise_multiplier": None}, model={"adapt": "full"})
     found = audit(tables, canaries=16)
@@ -142,6 +151,7 @@ def test_votes_of_teachers_are_attacked(audit, classifier_tables, no_noise):
     assert worst.right / worst.guesses > 0.6
 
 
+@pytest.mark.slow
 def test_an_honest_vote_is_not_refuted(audit, classifier_tables):
     found = audit(classifier_tables("pate", privacy={"epsilon": 1.0, "noise_multiplier": None}), canaries=20)
     assert not found.broken

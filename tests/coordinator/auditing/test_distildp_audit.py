@@ -5,6 +5,8 @@ import pytest
 from coordinator.plan.audit import AuditTable
 from coordinator.systems.registry import plan_of
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = {"privacy": {"epsilon": 4.0, "noise_multiplier": None}}
 
 
@@ -13,7 +15,6 @@ def of(audit, attacked, kind):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("codes", [{}, None])
 def test_an_honest_run_is_not_refuted(audit, distildp_tables, codes):
     found = audit(distildp_tables(**PRIVATE, codes=codes), canaries=12, records=60)

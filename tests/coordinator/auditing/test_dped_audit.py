@@ -19,6 +19,7 @@ def of(audit, attacked, kind):
     return found
 
 
+@pytest.mark.slow
 def test_an_honest_run_is_not_refuted(audit, dped_tables):
     found = audit(dped_tables("counts"), canaries=120)
     assert [(each.attacked, each.canaries) for each in found.attacks] == [
@@ -33,6 +34,7 @@ def test_an_honest_run_is_not_refuted(audit, dped_tables):
     assert not any(each.startswith("120 canaries could not have") for each in found.says)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 60)])
 def test_without_noise_coins_are_guessed_and_the_claim_is_refuted(audit, dped_tables, no_noise, signal, canaries):
     """Moments have few columns here, so that many canaries would hide each other."""
@@ -43,6 +45,7 @@ def test_without_noise_coins_are_guessed_and_the_claim_is_refuted(audit, dped_ta
     assert found.broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("private", "part", "against"), [({}, 8, "gaussian"), (SKELLAM, 16, "renyi")])
 def test_too_little_noise_is_refuted_in_a_real_plan(audit, dped_tables, noise, private, part, against):
     """Power: with a known stream; an eighth of it takes about 150 canaries, a quarter 1,000, half more than 20,000."""
@@ -53,6 +56,7 @@ def test_too_little_noise_is_refuted_in_a_real_plan(audit, dped_tables, noise, p
     assert "right more often than mechanisms that keep the claim let it in one audit of 10,000" in verdict(found)
 
 
+@pytest.mark.slow
 def test_a_party_that_does_not_clip_is_caught_though_the_attacker_assumes_it_does(audit, dped_tables, monkeypatch):
     """A worst case has pairs enough that, unclipped, it stands far above the noise of a clipped one."""
     own = CountsMechanism.contribute
@@ -66,6 +70,7 @@ def test_a_party_that_does_not_clip_is_caught_though_the_attacker_assumes_it_doe
     assert audit(dped_tables("counts"), canaries=100, kinds=["worst"]).broken
 
 
+@pytest.mark.slow
 def test_teachers_that_hold_canaries_show_it_where_there_is_no_noise(audit, dped_tables, no_noise):
     asked = {"queries": 30, "classes": 30, "teachers_per_party": 10}
     found = audit(dped_tables("votes", "hidden", dped=asked), canaries=40, kinds=["worst"])
@@ -75,18 +80,21 @@ def test_teachers_that_hold_canaries_show_it_where_there_is_no_noise(audit, dped
         assert each.right / each.guesses > 0.6, name
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_canaries_and_coins(audit, dped_tables, no_noise):
     one, other = (audit(dped_tables("counts"), canaries=60) for _ in range(2))
     assert one == other
     assert audit(dped_tables("counts"), canaries=60, seed=1) != one
 
 
+@pytest.mark.slow
 def test_coins_are_the_systems_where_no_seed_is_given(audit, dped_tables, no_noise):
     found = audit(dped_tables("counts"), canaries=40, seed=None)
     assert found.coins == "system"
     assert of(found, "counts", "worst").lower > 0  # as many are guessed to be in as out, whatever the coins were
 
 
+@pytest.mark.slow
 def test_users_and_sentences_are_units_of_their_own(audit, dped_tables, no_noise, letters):
     by_user = {"privacy": {"unit": "user"}, "shards": {"user": "sender", "split": {"by": "hash", "parties": 1}}}
     found = audit(dped_tables("counts", **by_user), canaries=60)
@@ -101,6 +109,7 @@ def test_users_and_sentences_are_units_of_their_own(audit, dped_tables, no_noise
 PAIRS = {"record": "pair", "epsilon": 1.0}
 
 
+@pytest.mark.slow
 def test_where_pairs_are_records_a_canary_is_two_of_them_and_an_honest_run_stands(audit, dped_tables):
     found = audit(dped_tables("counts", privacy=PAIRS), canaries=36)
     assert found.unit == "one pair"
@@ -109,6 +118,7 @@ def test_where_pairs_are_records_a_canary_is_two_of_them_and_an_honest_run_stand
     assert found.says[0].startswith("A text of two words has their pair from either end, so a canary is two pairs.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 60)])
 def test_without_noise_pairs_are_told_apart_and_the_claim_of_two_is_refuted(
     audit, dped_tables, no_noise, signal, canaries
@@ -120,6 +130,7 @@ def test_without_noise_pairs_are_told_apart_and_the_claim_of_two_is_refuted(
     assert worst.refuted
 
 
+@pytest.mark.slow
 def test_a_party_that_takes_every_pair_for_more_than_it_is_charged_for_is_caught(audit, dped_tables, monkeypatch):
     """Each canary then stands far above the noise: guesses are right too often even for two units together."""
     own = CountsMechanism.contribute
@@ -143,6 +154,7 @@ def test_a_worst_case_of_pairs_is_a_rare_word_twice_or_two_words_that_teachers_a
         assert all(part.shape[0] == 2 and (part.sum(axis=1) == 1).all() for part in each)  # two units, of one pair each
 
 
+@pytest.mark.slow
 def test_an_audit_says_what_it_cannot_show(audit, dped_tables):
     found = audit(dped_tables("counts"), canaries=4, records=100)
     assert (found.records, found.source) == (96, 300)

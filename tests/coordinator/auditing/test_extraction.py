@@ -20,6 +20,8 @@ from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits
 from learning.text.source import Document
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def extracted(tiny_gpt2):

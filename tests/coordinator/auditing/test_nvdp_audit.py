@@ -39,6 +39,7 @@ def quiet(monkeypatch):
     monkeypatch.setattr(SamplesMechanism, "drawn", less)
 
 
+@pytest.mark.slow
 def test_an_honest_run_is_not_refuted(audit, audited_tables):
     found = audit(audited_tables(), canaries=40, records=100)
     assert [(each.attacked, each.canaries) for each in found.attacks] == [
@@ -48,6 +49,7 @@ def test_an_honest_run_is_not_refuted(audit, audited_tables):
     assert found.claimed == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_rows_without_noise_are_refuted(audit, audited_tables, quiet):
     found = audit(audited_tables(epsilon=0.3), canaries=60, records=100, kinds=["worst"])
     assert found.broken
@@ -55,6 +57,7 @@ def test_rows_without_noise_are_refuted(audit, audited_tables, quiet):
     assert rows.lower > found.claimed
 
 
+@pytest.mark.slow
 def test_a_run_of_users_and_of_public_labels_is_audited(audit, audited_tables):
     found = audit(audited_tables(labels="public"), canaries=10, records=60, kinds=["natural"])
     assert {each.attacked for each in found.attacks} == {"samples", "student"}

@@ -136,6 +136,7 @@ def test_a_curve_is_kept_in_few_points_that_begin_and_end_as_it_does():
     assert np.trapezoid(points[:, 1], points[:, 0]) == pytest.approx(lira.area, abs=0.02)
 
 
+@pytest.mark.slow
 def test_what_shadow_models_found_is_told_and_drawn_from_the_file_alone(tmp_path):
     attack = {"attacked": "student", "canaries": "worst", "count": 120, "how": "It looked.", "guesses": 2, "right": 1}
     found = Audit(

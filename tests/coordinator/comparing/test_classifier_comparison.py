@@ -222,6 +222,7 @@ def test_scores_and_users_are_compared_by_correlation(folder, tmp_path):
     assert found.spread("fine_tune", 20.0, "pearson")[0] > 0.5
 
 
+@pytest.mark.slow
 def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     """The units in clear, which DPKD trains on, are those that a party's own work reads: the same clipped sum."""
     from aggregation.mechanisms.gradients import GradientMechanism

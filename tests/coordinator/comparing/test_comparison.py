@@ -155,6 +155,7 @@ def test_the_row_without_privacy_is_made_once_a_seed_and_stands_at_every_epsilon
     assert all("±" in row[1] for row in rows)
 
 
+@pytest.mark.slow
 def test_cells_that_are_there_are_not_made_again(plan):
     first = compared(plan, "unigram", "counts")
     before = {path: path.stat().st_mtime_ns for path in Path("out/cells").iterdir()}
@@ -169,6 +170,7 @@ def test_cells_that_are_there_are_not_made_again(plan):
     ]
 
 
+@pytest.mark.slow
 def test_every_cell_is_named_before_it_is_computed(plan):
     said = Said()
     compared(plan, "counts", "non-private", progress=said)
@@ -178,6 +180,7 @@ def test_every_cell_is_named_before_it_is_computed(plan):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_stopped_keeps_the_table_of_what_is_there_and_goes_on(plan):
     with pytest.raises(ComparisonStopped, match=r"1 of 3 cells are in .*out\. Run it again to go on\.") as stopped:
         compared(plan, "counts", epsilons=(1.0, 2.0, 4.0), progress=Said(stops=2))
@@ -193,6 +196,7 @@ def test_a_comparison_that_is_stopped_keeps_the_table_of_what_is_there_and_goes_
     assert "Not complete" not in (whole.folder / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_table_of_a_comparison_that_was_stopped(plan, capsys, monkeypatch):
     given = ["compare", str(plan), "--recipes", "counts", "--epsilons", "1,2", "--seeds", "1", "--output", "out"]
     monkeypatch.setattr(command, "followed", lambda: nullcontext(Said(stops=2)))
@@ -210,6 +214,7 @@ def test_a_comparison_that_is_stopped_before_its_first_cell_has_no_table(plan):
     assert not Path("out/table.md").exists()
 
 
+@pytest.mark.slow
 def test_the_bill_is_of_all_that_ever_ran_in_the_folder_and_names_what_the_table_does_not_show(plan, capsys):
     first = compared(plan, "unigram", "counts", epsilons=(1.0, 4.0))
     second = compared(plan, "unigram", epsilons=(2.0,))
@@ -229,6 +234,7 @@ def test_the_bill_is_of_all_that_ever_ran_in_the_folder_and_names_what_the_table
     assert compared(plan, "unigram", "counts", epsilons=(1.0, 2.0, 4.0)).earlier == ()
 
 
+@pytest.mark.slow
 def test_a_row_without_privacy_that_ran_here_before_is_not_forgotten(plan):
     compared(plan, "non-private")
     found = compared(plan, "unigram")
@@ -236,6 +242,7 @@ def test_a_row_without_privacy_that_ran_here_before_is_not_forgotten(plan):
     assert any("nothing is guaranteed" in line for line in chart.summary(found))
 
 
+@pytest.mark.slow
 def test_two_epsilons_that_look_alike_in_short_are_two_cells(plan):
     first = compared(plan, "unigram", epsilons=(4.0,))
     second = compared(plan, "unigram", epsilons=(4.0000001,))
@@ -243,6 +250,7 @@ def test_two_epsilons_that_look_alike_in_short_are_two_cells(plan):
     assert second.total.epsilon > first.total.epsilon
 
 
+@pytest.mark.slow
 def test_a_file_among_the_cells_that_is_none_is_named_and_never_left_out_of_the_bill(plan):
     compared(plan, "unigram")
     Path("out/cells/mine.json").write_text("[]")
@@ -250,6 +258,7 @@ def test_a_file_among_the_cells_that_is_none_is_named_and_never_left_out_of_the_
         compared(plan, "unigram")
 
 
+@pytest.mark.slow
 def test_parties_text_of_the_same_name_in_another_folder_is_other_text(plan):
     compared(plan, "unigram")
     Path("elsewhere").mkdir()
@@ -259,6 +268,7 @@ def test_parties_text_of_the_same_name_in_another_folder_is_other_text(plan):
         compared("other.toml", "unigram")
 
 
+@pytest.mark.slow
 def test_what_a_comparison_keeps_is_for_its_owner_alone(plan):
     before = os.umask(0o022)
     try:
@@ -269,6 +279,7 @@ def test_what_a_comparison_keeps_is_for_its_owner_alone(plan):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_plan_or_of_something_else_is_left_alone(plan):
     compared(plan, "unigram")
     Path("other.toml").write_text(PLAN.replace("window    = 5", "window    = 3"))
@@ -321,6 +332,7 @@ def test_a_plan_without_heldout_text_is_refused(plan, capsys):
     assert "[evaluation] is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_ends_with_one_json_object(plan, capsys):
     command = ["compare", "plan.toml", "--recipes", "unigram,non-private", "--epsilons", "2", "--seeds", "1", "--json"]
     assert main([*command, "--output", "out"]) == 0
@@ -332,6 +344,7 @@ def test_the_command_prints_the_table_and_ends_with_one_json_object(plan, capsys
     assert found["perplexity"]["unigram"][0] > found["perplexity"]["non-private"][0]
 
 
+@pytest.mark.slow
 def test_under_other_noise_than_gaussian_every_row_costs_its_epsilon_all_the_same(plan):
     text = plan.read_text()
     Path("skellam.toml").write_text(text.replace("[privacy]\n", '[privacy]\nnoise = "skellam"\n', 1))
@@ -339,6 +352,7 @@ def test_under_other_noise_than_gaussian_every_row_costs_its_epsilon_all_the_sam
     assert {cell.method: 3.9 < cell.paid <= 4.0 for cell in found.cells} == {"unigram": True, "counts": True}
 
 
+@pytest.mark.slow
 def test_with_noise_at_the_coordinator_votes_are_thresholded_and_that_is_noted(plan):
     more = 'noise_at = "coordinator"\nthreshold = 2.0\nqueries = 20\nclasses = 20\n'
     text = PLAN.replace('signals   = ["counts"]', f'signals   = ["votes"]\n{more}')

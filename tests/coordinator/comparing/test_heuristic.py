@@ -55,6 +55,7 @@ def compared(plan, folder, *methods, epsilons=(1.0, 4.0)):
     return compare(Rows(plan), folder, methods=methods, epsilons=epsilons, seeds=1, progress=Silent())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilons", [(4.0,), (1.0, 4.0)])
 def test_it_is_named_in_the_table_and_the_picture_and_costs_nothing_of_the_total(heuristic, tmp_path, epsilons):
     found = compared(heuristic("counts", **PROMISE).plan, tmp_path / "cells", epsilons=epsilons)
@@ -70,6 +71,7 @@ def test_it_is_named_in_the_table_and_the_picture_and_costs_nothing_of_the_total
     assert f"softened ({HEURISTIC})" in picture.read_text()
 
 
+@pytest.mark.slow
 def test_a_plan_without_a_guarantee_compares_the_rows_that_need_none(heuristic, tmp_path):
     plan = heuristic().plan
     with pytest.raises(PlanError, match=r"--recipes: noised rows would be compared at epsilons, and \[privacy\]"):

@@ -12,6 +12,8 @@ from coordinator.systems.registry import plan_of, prepared
 from coordinator.transport.launchers import SimulationRequest, find_launcher
 from deploy.simulated_links import SimulatedLink
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(classifier_tables, tmp_path):

@@ -11,6 +11,8 @@ from coordinator.comparing.comparable import Method
 from coordinator.comparing.comparison import Cell, Comparison
 from coordinator.text_models.compare import CLASSES
 
+pytestmark = pytest.mark.slow
+
 METHODS = (
     *(Method(f"m{number}", f"method {number}", lambda data, epsilon: None) for number in range(11)),
     Method("clear", "no privacy", lambda data, epsilon: None, private=False),

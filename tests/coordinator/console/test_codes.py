@@ -71,6 +71,7 @@ def test_a_command_that_cannot_do_its_work_has_a_code(code, home, arguments, wan
     assert code(*arguments) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "wanted"),
     [

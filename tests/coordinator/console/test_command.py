@@ -169,6 +169,7 @@ def test_a_place_to_publish_that_is_taken_is_noticed_before_anything_is_spent(ca
     assert api.runs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "says"),
     [

@@ -87,6 +87,7 @@ first_questions._OTHERS = "endless"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.1, 0.7])
 @pytest.mark.parametrize("code", [WHOLE, ENDLESS], ids=["as it is", "an import that never ends"])
 def test_an_interrupt_while_libraries_are_imported_ends_in_a_sentence(tmp_path, code, wait):

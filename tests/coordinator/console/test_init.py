@@ -96,6 +96,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
+@pytest.mark.slow
 def test_at_a_terminal_init_asks_and_writes_what_was_answered(home, notes):
     asks = Terminal("init", "mine.toml")
     asks.answer("recipe [dped]", "waltz")
@@ -149,6 +150,7 @@ def workbook(home):
     book.save(home / "notes.xlsx")
 
 
+@pytest.mark.slow
 def test_a_workbook_is_asked_for_its_sheet(workbook):
     asks = Terminal("init", "mine.toml")
     asks.answer("recipe [dped]", "")
@@ -172,6 +174,7 @@ def test_with_options_the_first_sheet_with_rows_is_taken_and_written(workbook):
     assert read_plan(Path("mine.toml")).federation.shards.sheet == "2023"
 
 
+@pytest.mark.slow
 def test_parties_elsewhere_are_asked_for_no_file(home):
     asks = Terminal("init")
     asks.answer("recipe [dped]", "")
@@ -194,6 +197,7 @@ def test_who_stops_answering_has_written_nothing(home, stop):
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_who_stops_during_the_forecast_has_the_whole_plan(home, monkeypatch):
     monkeypatch.setattr(first_look, "PATIENCE", 60.0)
     asks = Terminal("init")
@@ -223,6 +227,7 @@ def test_an_option_decides_and_nothing_is_asked(home):
     assert Path("plan.toml").read_text() == template("ray", "dp_sgd")
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_asked(home):
     done = subprocess.run([*COMMAND, "init"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert done.stdout == "wrote plan.toml\nnext: coordinator run plan.toml\n"
@@ -284,6 +289,7 @@ def test_a_forecast_is_shown_when_it_is_there(home, capsys):
     assert "of 8 at delta 1e-06" in said
 
 
+@pytest.mark.slow
 def test_what_a_forecast_lacks_is_said(home, capsys):
     Path("plan.toml").write_text(started(Choices("dped", source="gone.csv", text="note")).replace(
         '"documentation-topics"', '"gone.txt"'
@@ -294,6 +300,7 @@ def test_what_a_forecast_lacks_is_said(home, capsys):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_an_epsilon_is_said_in_words_that_follow_from_it():
     assert "about 2.72 times as likely with one record" in meaning(1.0, 1e-6, "record")
     assert "Of 100 guesses whether it was there, at most 74 are right" in meaning(1.0, 1e-6, "record")

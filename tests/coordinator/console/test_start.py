@@ -74,6 +74,7 @@ def ended(process):
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     ["coordinator.console.command", "typer", "rich.table", "coordinator.progress.terminal", "coordinator.api", "scipy"],

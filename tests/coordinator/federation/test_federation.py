@@ -550,6 +550,7 @@ async def test_a_party_whose_model_no_training_gives_is_named_and_mixed_into_not
     assert any("party south was lost" in line and "the run goes on without it" in line for line in seen.lines)
 
 
+@pytest.mark.slow
 async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(priced, store):
     rows, columns, block = 2048, 1024, 64
 

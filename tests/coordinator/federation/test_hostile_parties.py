@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 600.0
 """Seconds: a run that is held would go on for ever, and one that is not may share a slow machine."""
 QUICK = (

@@ -57,6 +57,7 @@ def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, pric
     assert record(found)["between"] == (least, most)
 
 
+@pytest.mark.slow
 def test_time_follows_the_lengths_of_the_evaluation_text_and_the_most_that_is_read_without_one(
     classifier_tables, tmp_path, monkeypatch
 ):
@@ -91,6 +92,7 @@ def test_time_follows_the_lengths_of_the_evaluation_text_and_the_most_that_is_re
     assert re.search(r"about \S+ \w+ \(\S+ \w+ to \S+ \w+, by the lengths of the evaluation text\)", said), said
 
 
+@pytest.mark.slow
 def test_a_whole_model_under_little_budget_is_said_to_drown(classifier_plan):
     found = api.forecast(
         classifier_plan(
@@ -113,6 +115,7 @@ def test_local_rounds_are_forecast_one_by_one_each_on_a_partys_share_of_a_batch(
     assert [(row.name, row.queries, row.signal) for row in found.rows] == [("round-0", 2, 15.0), ("round-1", 2, 15.0)]
 
 
+@pytest.mark.slow
 def test_votes_are_forecast_by_all_teachers_and_say_when_they_drown(classifier_plan):
     found = api.forecast(classifier_plan("pate", privacy={"noise_multiplier": 1.0}))
     (row,) = found.rows
@@ -127,6 +130,7 @@ def test_votes_are_forecast_by_all_teachers_and_say_when_they_drown(classifier_p
     assert "fewer [pate] queries" in warning
 
 
+@pytest.mark.slow
 def test_more_of_a_model_and_more_steps_take_no_less_memory_and_traffic(priced):
     sizes = []
     for changes in (

@@ -184,6 +184,7 @@ def test_labels_are_as_right_as_forecast(settings, tmp_path):
     assert row.answered == pytest.approx(answered, rel=0.2, abs=0.05)
 
 
+@pytest.mark.slow
 def test_moments_are_as_loud_as_forecast(tmp_path):
     wanted = plan(signals=["moments"], privacy={"declared_size": 400})
     row, data = api.forecast(wanted).row("moments"), simulated(wanted, tmp_path)
@@ -209,6 +210,7 @@ def test_hidden_states_and_counts_are_as_loud_as_forecast(tmp_path):
     assert found.row("hidden").noise == pytest.approx(hidden.noise, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_noise_counts_every_partys_share():
     three = plan(privacy={"dropouts": 1})
     noise = price_of(three).release("answers").mechanism.votes.noise
@@ -225,6 +227,7 @@ def test_counts_grow_with_the_declared_size():
     assert "declared_size" in guessed.assumptions[0]
 
 
+@pytest.mark.slow
 def test_text_for_evaluation_stands_in_before_the_vocabularys():
     assert '"heldout.jsonl"' in api.forecast(plan()).assumptions[0]
     assert '"public.jsonl"' in api.forecast(plan(evaluation=None)).assumptions[0]
@@ -237,6 +240,7 @@ def test_other_records_are_counted_as_such(unit, record):
     assert units == 400 if record == "sentence" else units > 400 * 30
 
 
+@pytest.mark.slow
 def test_drowned_votes_are_told_with_a_number_of_queries_that_helps():
     wanted = plan(epsilon=2)
     drowned = api.forecast(wanted)
@@ -251,6 +255,7 @@ def test_drowned_votes_are_told_with_a_number_of_queries_that_helps():
     assert more.accuracy < 0.5
 
 
+@pytest.mark.slow
 def test_drowned_votes_are_told_with_a_number_of_teachers_that_helps():
     wanted = plan(epsilon=2, privacy={"declared_size": 400})
     said = " ".join(api.forecast(wanted).warnings)
@@ -262,6 +267,7 @@ def test_drowned_votes_are_told_with_a_number_of_teachers_that_helps():
     assert api.forecast(grown).row("votes").accuracy == pytest.approx(0.5, rel=0.25)
 
 
+@pytest.mark.slow
 def test_drowned_counts_are_told_with_a_size_and_an_epsilon_that_help():
     wanted = plan(epsilon=0.2, signals=["counts"], privacy={"declared_size": 400})
     drowned = api.forecast(wanted)
@@ -336,6 +342,7 @@ def test_the_search_finds_the_largest_number_that_is_good():
     assert advice.fewer(5000, lambda number: False) == 0
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_table_the_price_and_what_would_help(capsys):
     Path("plan.toml").write_text(
         f"""

@@ -256,6 +256,7 @@ def test_options_may_come_before_the_folder_to_make(tmp_path, capsys):
     assert "--name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_is_signed_where_nobody_can_be_asked(federation, tmp_path):
     path = request(tmp_path)
     command = [

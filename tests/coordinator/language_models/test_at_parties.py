@@ -26,6 +26,7 @@ def finished(here_for_all, distildp_tables, tmp_path_factory):
     return api.run(plan_of(distildp_tables(**KEPT)), output=folder), folder
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_a_student_though_no_parameter_left(finished):
     result, folder = finished
     assert result.verdict.ok
@@ -45,6 +46,7 @@ def test_a_run_ends_with_a_student_though_no_parameter_left(finished):
         assert costly == {"tokens", "codes", "round-0"}
 
 
+@pytest.mark.slow
 def test_the_texts_are_those_of_a_run_that_lets_parameters_out(finished, here, distildp_tables, tmp_path):
     result, _ = finished
     other = api.run(plan_of(distildp_tables(**ALONE)), output=tmp_path / "run")
@@ -53,6 +55,7 @@ def test_the_texts_are_those_of_a_run_that_lets_parameters_out(finished, here, d
     assert "teacher_perplexity" in other.metrics
 
 
+@pytest.mark.slow
 def test_what_is_learned_from_is_near_the_mean_of_the_teachers(finished, here, distildp_tables, tmp_path):
     """The coordinator knows the 16 likeliest outcomes of each teacher, and not the rest."""
     _, folder = finished

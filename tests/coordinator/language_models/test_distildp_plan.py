@@ -137,6 +137,7 @@ def test_an_encoder_is_refused(ready, tiny_bert):
         ready(model={"name": str(tiny_bert)})
 
 
+@pytest.mark.slow
 def test_the_forecast_names_every_release_and_what_is_drowned(distildp_plan, tmp_path):
     from coordinator.pricing.priced_plan import price_plan
     from coordinator.systems.distildp.forecast import forecast, needs
@@ -175,6 +176,7 @@ def test_a_text_with_any_end_of_line_in_it_is_one_line_of_the_dataset():
     assert "é" in line
 
 
+@pytest.mark.slow
 def test_the_forecast_of_teachers_that_stay_counts_what_they_say_at_every_party(distildp_plan, tmp_path):
     from coordinator.pricing.priced_plan import price_plan
     from coordinator.systems.distildp.forecast import forecast, needs

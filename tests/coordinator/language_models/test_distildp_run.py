@@ -23,6 +23,7 @@ def finished(here_for_all, distildp_tables, tmp_path_factory):
     return api.run(plan_of(distildp_tables(privacy={"trust": "secure-sum"})), output=folder), folder
 
 
+@pytest.mark.slow
 def test_the_student_is_a_language_model_of_the_standard_library(finished):
     from transformers import pipeline
 

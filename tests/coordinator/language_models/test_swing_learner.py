@@ -49,6 +49,7 @@ def privacy_of(result):
     return json.loads((result.student / "privacy.json").read_text())
 
 
+@pytest.mark.slow
 def test_everybody_pays_for_what_is_his_and_anyone_can_check_it(secure):
     result, _, _ = secure
     assert result.verdict.ok
@@ -62,6 +63,7 @@ def test_everybody_pays_for_what_is_his_and_anyone_can_check_it(secure):
         assert [each["name"] for each in attested["releases"]] == [said["name"] if name in TEACHING else LEARNED]
 
 
+@pytest.mark.slow
 def test_the_epsilon_is_the_dearer_releases_and_not_the_sum(secure):
     result, _, _ = secure
     spare = 1e-5 * (1 - SAMPLER_SHARE)
@@ -304,6 +306,7 @@ def test_the_plan_binds_who_takes_part_in_what(ready):
     assert mechanism.parameters == ready.read.trainable > 0
 
 
+@pytest.mark.slow
 def test_each_of_both_is_calibrated_to_all_of_epsilon_and_not_to_a_part(ready):
     spare = 1e-5 * (1 - SAMPLER_SHARE)
     for epsilon in (1.0, 8.0):

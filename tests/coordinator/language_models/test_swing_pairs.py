@@ -75,6 +75,7 @@ def finished(here_for_all, swing_tables, paired, tmp_path_factory):
     return api.run(plan_of(tables), output=folder), folder
 
 
+@pytest.mark.slow
 def test_the_student_answers_inputs_and_the_public_model_does_not(finished):
     result, _ = finished
     found = result.metrics
@@ -164,6 +165,7 @@ def apart(request, here_for_all, swing_tables, paired, tiny_sequence, tmp_path_f
     return api.run(plan_of(tables), output=folder / "run")
 
 
+@pytest.mark.slow
 def test_a_model_with_an_encoder_and_a_decoder_is_taught_and_published(apart):
     assert apart.verdict.ok
     assert apart.metrics["token_perplexity"] < 0.1 * apart.metrics["public_perplexity"]
@@ -207,6 +209,7 @@ def test_a_student_of_a_model_with_an_encoder_has_all_of_it(swing_tables, paired
         prepare(plan_of(tables), tmp_path, tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_a_student_reads_inputs_as_its_teacher_does(swing_tables, paired, tiny_gpt2, tiny_sequence, tmp_path):
     bart, t5 = (str(tiny_sequence(kind)) for kind in ("bart", "t5"))
     for teacher, student in ((bart, str(tiny_gpt2)), (str(tiny_gpt2), bart)):
@@ -331,6 +334,7 @@ def audit(tmp_path, monkeypatch):
     return audits
 
 
+@pytest.mark.slow
 def test_a_canary_of_answers_is_a_pair_and_without_noise_it_shows_in_the_sum(audit, swing_tables, paired, monkeypatch):
     def bare(clean, mechanism, stream):
         return wrapped((clean if isinstance(clean, np.ndarray) else clean.toarray()).astype(np.int64))
@@ -343,6 +347,7 @@ def test_a_canary_of_answers_is_a_pair_and_without_noise_it_shows_in_the_sum(aud
     assert found.broken
 
 
+@pytest.mark.slow
 def test_an_honest_run_on_answers_is_not_refuted_and_its_numbers_are_ranked_after_their_input(
     audit, swing_tables, paired, monkeypatch
 ):
@@ -357,6 +362,7 @@ def test_an_honest_run_on_answers_is_not_refuted_and_its_numbers_are_ranked_afte
     assert (exposed.attacked, exposed.digits) == ("student", 4)
 
 
+@pytest.mark.slow
 def test_a_worst_case_of_answers_has_its_number_in_the_answer(swing_tables, paired, tmp_path, monkeypatch):
     monkeypatch.setattr("coordinator.language_models.audit.LEAST_MORE", 0)
     rows = [Document("a", "the film", {"subject": "bright start", "owner": "p1"})]

@@ -104,6 +104,7 @@ def test_more_outcomes_than_tokens_are_refused(ready):
         ready(distil={"top": 1000})
 
 
+@pytest.mark.slow
 def test_a_student_with_another_tokenizer_is_refused_though_it_has_as_many_tokens(ready, tiny_gpt2, tmp_path):
     folder = shutil.copytree(tiny_gpt2, tmp_path / "other")
     path = folder / "tokenizer.json"
@@ -117,6 +118,7 @@ def test_a_student_with_another_tokenizer_is_refused_though_it_has_as_many_token
     assert ready(distil={"student": str(tiny_gpt2), "layers": None})[1].layers == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_student_has_all_layers_of_the_public_model_unless_the_plan_says_how_many(ready):
     assert ready(distil={"layers": None})[1].layers == (2, 2)
     assert ready()[1].layers == (1, 2)
@@ -129,6 +131,7 @@ def test_an_encoder_is_refused(ready, tiny_bert):
         ready(model={"name": str(tiny_bert)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "secure-sum"])
 @pytest.mark.parametrize("per_party", [1, 50])
 def test_all_tokens_are_one_gaussian_that_costs_the_plans_epsilon(ready, trust, per_party):
@@ -152,6 +155,7 @@ def test_all_tokens_are_one_gaussian_that_costs_the_plans_epsilon(ready, trust, 
     assert 7.9 < priced.guarantee.epsilon <= 8.0
 
 
+@pytest.mark.slow
 def test_more_tokens_make_more_noise_and_wider_vectors_or_more_teachers_do_not(ready):
     def noise(**changes):
         plan, public = ready(**changes)
@@ -166,6 +170,7 @@ def test_more_tokens_make_more_noise_and_wider_vectors_or_more_teachers_do_not(r
     assert noise(swing={"clip": 0.6}, queries={"limit": 4})[0] == pytest.approx(2 * few, rel=0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["skellam", "discrete-gaussian"])
 def test_other_noise_is_priced_as_what_it_is(ready, noise):
     plan, public = ready(privacy={"noise": noise, "trust": "secure-sum"})
@@ -174,6 +179,7 @@ def test_other_noise_is_priced_as_what_it_is(ready, noise):
     assert 7.5 < priced.guarantee.epsilon <= 8.0
 
 
+@pytest.mark.slow
 def test_attempts_are_charged_each(ready):
     once, again = (
         price_of(*ready(privacy={"trust": "secure-sum", "attempts": attempts})).releases[0] for attempts in (1, 3)
@@ -220,6 +226,7 @@ def test_there_is_a_plan_to_start_from_for_either_launch(tmp_path):
         assert (plan.run.recipe, plan.federation.launch) == ("swing", launch)
 
 
+@pytest.mark.slow
 def test_the_forecast_warns_of_noise_that_drowns_the_teachers_and_counts_what_is_sent(swing_plan, tmp_path):
     def found(**changes):
         recipe = prepared(swing_plan(**changes), tmp_path, tmp_path / "cache")

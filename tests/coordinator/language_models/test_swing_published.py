@@ -85,6 +85,7 @@ def finished(here_for_all, softened_tables, tmp_path_factory):
     return api.run(plan_of(softened_tables()), output=folder), folder
 
 
+@pytest.mark.slow
 def test_a_run_is_published_as_a_heuristic_and_verifies_as_one(finished):
     result, _ = finished
     assert result.verdict.ok

@@ -4,6 +4,8 @@ import pytest
 
 from coordinator import api
 
+pytestmark = pytest.mark.slow
+
 SECURE = {"trust": "secure-sum"}
 
 

@@ -30,6 +30,7 @@ def test_of_a_gaussian_release_the_best_test_is_that_of_two_normals(privacy, mul
     assert np.mean((seen > 1 / (2 * multiplier)) == coin) == pytest.approx(found.right, abs=0.005)
 
 
+@pytest.mark.slow
 def test_of_sampled_steps_no_attack_that_is_tried_guesses_better(privacy):
     rate, sigma, steps = 0.2, 1.0, 4
     event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), steps)
@@ -58,6 +59,7 @@ def test_a_profile_of_one_point_is_as_good_as_its_formula(epsilon, delta):
     assert right_by_claim(epsilon, delta) <= found <= right_by_claim(epsilon, delta) + 2e-6
 
 
+@pytest.mark.slow
 def test_a_curve_of_sampling_everybody_agrees_with_the_gaussian_one():
     sampled = trade_off([PoissonSampledDpEvent(0.999999, GaussianDpEvent(1.0))])
     assert right(Gaussian(1.0)) - 1e-3 < right(sampled) < right(Gaussian(1.0)) + 2e-3

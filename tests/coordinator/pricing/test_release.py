@@ -175,6 +175,7 @@ def test_the_noise_of_private_training_is_the_least_that_the_budget_allows():
         price_of(plan(("votes", "hidden"), private_training=PRIVATE, privacy={"noise_multiplier": less}))
 
 
+@pytest.mark.slow
 def test_free_answers_of_many_teachers_fit_32_bits():
     priced = price_of(
         plan(("hidden",), private_training=PRIVATE, teachers_per_party=1000, privacy={"noise_multiplier": 5.0})
@@ -300,6 +301,7 @@ def test_a_grid_too_coarse_for_other_noise_is_refused_with_a_remedy():
 GRAPHS = {"trust": "secure-sum", "dropouts": 30, "colluders": 30}
 
 
+@pytest.mark.slow
 def test_what_failing_graphs_take_of_delta_is_stated_and_computed_again():
     priced = price_of(plan(("counts",), parties=300, privacy=GRAPHS))
     names = tuple(sorted(priced.plan.federation.names))
@@ -312,6 +314,7 @@ def test_what_failing_graphs_take_of_delta_is_stated_and_computed_again():
     assert said.startswith("The noise sampler and the graphs of secure sums take")
 
 
+@pytest.mark.slow
 def test_graphs_that_take_more_than_their_part_of_delta_are_refused():
     with pytest.raises(PlanError, match="too small for secure sums of 300 parties against 30 colluders"):
         price_of(plan(("counts",), parties=300, privacy=GRAPHS | {"delta": 1e-7}))

@@ -28,17 +28,20 @@ def test_each_list_is_what_some_party_bears():
     assert names(borne([SUMMED, LEARNED, both])) == [["learned", "more"], ["said"], ["said", "more"]]
 
 
+@pytest.mark.slow
 def test_disjoint_releases_cost_the_dearer_of_them():
     one, other = (price([each.event], DELTA).epsilon for each in (SUMMED, LEARNED))
     assert dearest([SUMMED, LEARNED], DELTA).epsilon == max(one, other)
     assert price([SUMMED.event, LEARNED.event], DELTA).epsilon > 1.05 * max(one, other)
 
 
+@pytest.mark.slow
 def test_a_party_in_two_releases_pays_for_both():
     both = [SUMMED, Release("more", OF_ALL.mechanism, 5, 5, parties=("clinic", "east"))]
     assert dearest(both, DELTA).epsilon == price([each.event for each in both], DELTA).epsilon
 
 
+@pytest.mark.slow
 def test_every_attempt_is_paid_for():
     twice = Release("said", SUMMED.mechanism, 5, 5, attempts=2, parties=SUMMED.parties)
     assert dearest([twice, LEARNED], DELTA).epsilon == price([SUMMED.event] * 2, DELTA).epsilon

@@ -190,12 +190,14 @@ def test_a_place_for_traces_that_is_none_is_told_before_anything_begins(tmp_path
         raise AssertionError("something began")
 
 
+@pytest.mark.slow
 def test_the_documentation_names_every_metric_and_no_other():
     names = metric_names()
     assert "conclave_run_epsilon" in names
     assert set(re.findall(r"^\| `(conclave_\w+)`", DOCUMENT, re.MULTILINE)) == names
 
 
+@pytest.mark.slow
 def test_the_documentation_names_every_event_and_no_other():
     documented = DOCUMENT.partition("## Events")[2]
     first = "".join(re.findall(r"^\|([^|]+)\|", documented, re.MULTILINE))

@@ -125,6 +125,7 @@ async def test_a_party_with_charges_that_no_plan_knows_is_left_out_of_the_promis
     )
 
 
+@pytest.mark.slow
 async def test_a_party_that_was_charged_too_often_is_left_out_of_the_promise(attesting):
     run = attesting()
     run.lies = {"north": {"releases": [run.paid, run.paid | {"attempt": 1}]}}

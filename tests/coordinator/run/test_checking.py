@@ -260,6 +260,7 @@ async def test_a_party_of_another_federation_and_a_coordinator_that_is_not_the_p
     assert provisioning.authority_fingerprint(home / "elsewhere") in said
 
 
+@pytest.mark.slow
 async def test_certificates_that_end_soon_are_warnings_that_say_whose(home, serve, monkeypatch):
     addresses = {name: await serve(name) for name in NAMES}
     monkeypatch.setattr(validity, "EXPIRING", timedelta(days=366))

@@ -76,6 +76,7 @@ def federated(here_for_all, classifier_plan, tmp_path_factory):
     return api.run(classifier_plan(privacy=SECURE | {"dropouts": 1}), output=folder), folder
 
 
+@pytest.mark.slow
 def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step_by_step(
     federated, here_for_all, private_but_for_the_student
 ):
@@ -227,6 +228,7 @@ def sums(monkeypatch):
     return found, taken
 
 
+@pytest.mark.slow
 def test_a_steps_sum_is_that_of_all_parties_clipped_gradients_and_of_their_noise(
     here, classifier_plan, opinions, tmp_path, sums
 ):

@@ -72,6 +72,7 @@ def folder(tiny_bert, tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_its_student_loads_anywhere_says_more_than_chance_and_promises_nothing(folder, capsys):
     assert main(["run", "plan.toml", "--json"]) == 0
     said = capsys.readouterr()
@@ -98,6 +99,7 @@ def test_its_student_loads_anywhere_says_more_than_chance_and_promises_nothing(f
     assert [each["label"] for each in classify(["good film great bright", "awful dull plot bad"])] == ["yes", "no"]
 
 
+@pytest.mark.slow
 def test_the_head_alone_is_trained_too_and_what_stands_there_is_left_alone(folder):
     from coordinator.errors import RunError
 

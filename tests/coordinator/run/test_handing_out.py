@@ -169,6 +169,7 @@ def made_tables(tmp_path_factory):
     return folder / "plan.toml"
 
 
+@pytest.mark.slow
 def test_a_folder_gets_the_whole_signed_student(run, tmp_path, capsys):
     assert main(["publish", run.run, "--to", str(tmp_path / "copy"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["place"] == str(tmp_path / "copy")
@@ -179,6 +180,7 @@ def test_a_folder_gets_the_whole_signed_student(run, tmp_path, capsys):
         api.publish(run.student, run.student / "again")
 
 
+@pytest.mark.slow
 def test_a_hub_gets_one_commit_that_verifies_where_it_is_downloaded(run, hub, tmp_path):
     place = api.publish(run.student, "hub:clinics/notes").place
     assert place.startswith(f"{hub.address}/clinics/notes/commit/")

@@ -23,6 +23,8 @@ from coordinator.store.store import FAILED, FINISHED, RESUMABLE, RunStore
 from coordinator.transport.grpc_link import GrpcLink
 from party.ledger.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 PARTIES = ("party-1", "party-2", "party-3", "party-4")
 STEPS = 4
 WRONG = {"values": ["bad", "fine"]}
@@ -391,7 +393,6 @@ def test_files_of_the_earlier_plan_are_gone_also_after_a_kill(failed, plans, mon
     assert (failed / "artefacts/student.safetensors").read_bytes() != b"of the earlier plan"
 
 
-@pytest.mark.slow
 def test_parties_that_a_run_starts_by_itself_join_the_mended_plan(plans, tmp_path, monkeypatch):
     """The same over processes: the run's own Ray, its actors, and ledgers on disk between the two starts."""
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))

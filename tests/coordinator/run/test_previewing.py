@@ -125,6 +125,7 @@ def test_labels_are_counted_and_those_outside_the_map_are_told():
     assert "c" in found.doubts[1].said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "what", "says"),
     [

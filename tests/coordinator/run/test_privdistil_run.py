@@ -61,6 +61,7 @@ def finished(here_for_all, privdistil_plan, tmp_path_factory):
     return result, folder, list(here_for_all.asked)
 
 
+@pytest.mark.slow
 def test_a_run_gives_a_verified_student_and_charges_the_choice_and_every_step(finished):
     result, folder, asked = finished
     assert result.verdict.ok, result.verdict.checks

@@ -81,6 +81,7 @@ def test_in_the_end_all_is_charged_that_the_plan_releases(priced, store):
     assert names(charged(priced, store)) == [("tokens", 1), ("steps", STEPS)]
 
 
+@pytest.mark.slow
 def test_the_epsilon_is_that_of_an_accountant_and_grows_to_the_whole(priced, counts, gradients):
     whole = price([counts.event, gradients.event], DELTA).epsilon
     some = spent(((counts, 1), (gradients, 2)), DELTA)

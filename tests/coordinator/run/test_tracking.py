@@ -52,6 +52,7 @@ def only_run(client):
     return found
 
 
+@pytest.mark.slow
 def test_what_is_told_is_what_is_published(run):
     told = tracked(run.run, "notes", run.metrics, run.student, student=False)
     assert told.figures["epsilon"] == run.epsilon

@@ -166,6 +166,7 @@ VALUES = st.recursive(
 PLACES = ("run", "run recipe", "federation", "federation parties", "federation launch", "federation listen", "student")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.sampled_from(PLACES), value=VALUES, cut=st.integers(0, 500), other=st.text(max_size=3))
 def test_whatever_is_submitted_is_admitted_or_refused_in_words(plan, config, located, where, value, cut, other):

@@ -184,6 +184,7 @@ with Recorded(Silent(), store, every=0.05) as progress:
 """
 
 
+@pytest.mark.slow
 def test_a_driver_in_another_process_is_watched_until_it_is_killed(store):
     child = subprocess.Popen([sys.executable, "-c", DRIVER, str(store.folder)])
     try:

@@ -9,6 +9,8 @@ import pytest
 
 from coordinator.systems.registry import names
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SHARED = "coordinator/text_models/methods.py"
 """Rows that comparisons of text models share, and the noise of each, go by the method's name."""

@@ -144,6 +144,7 @@ def clear(plan_of, drawn):
     return drawn(plan_of("epsilon = 8.0", "epsilon = 30.0", "limit = 200", 'limit = 200\nlabel = "stars"'))
 
 
+@pytest.mark.slow
 def test_two_parties_give_as_many_rows_each_and_the_student_learns_from_these(clear):
     _, mechanism, rows, student, _ = clear
     assert rows.vectors.shape == (1800, 4)
@@ -153,6 +154,7 @@ def test_two_parties_give_as_many_rows_each_and_the_student_learns_from_these(cl
     assert mechanism.texts == 1
 
 
+@pytest.mark.slow
 def test_the_published_layer_says_what_the_rule_says_of_projected_texts(clear, made):
     """Encoder, projection and rule are one linear map, but for what the projection clips."""
     from transformers import pipeline
@@ -180,6 +182,7 @@ def test_the_rows_load_with_the_library_and_what_is_known_of_them_lies_beside(cl
     assert len(known["covariance"]) == 4
 
 
+@pytest.mark.slow
 def test_a_script_that_imports_nothing_of_ours_trains_on_the_rows_by_the_card_alone(clear, tmp_path):
     recipe, *_, folder = clear
     card = (folder / "samples/README.md").read_text()
@@ -206,6 +209,7 @@ def test_the_card_says_that_there_are_rows_and_their_own_card_what_noise_they_ha
     assert "1,800 rows of 2 parties" in card
 
 
+@pytest.mark.slow
 def test_training_as_if_the_rows_were_clean_learns_less(plan_of, drawn):
     seeded = "epsilon = 2.0\ninsecure_reproducible_noise = true"
     plan = plan_of("epsilon = 8.0", seeded, "limit = 200", 'limit = 200\nlabel = "stars"')
@@ -215,6 +219,7 @@ def test_training_as_if_the_rows_were_clean_learns_less(plan_of, drawn):
     assert (said_by(plan, recipe.read, naive).argmax(axis=1) == truth).mean() < student.metrics["accuracy"] - 0.05
 
 
+@pytest.mark.slow
 def test_labels_and_texts_share_the_plans_epsilon(plan_of, made, tmp_path):
     plan = plan_of()
     priced = price_plan(Nvdp(plan, None))
@@ -227,6 +232,7 @@ def test_labels_and_texts_share_the_plans_epsilon(plan_of, made, tmp_path):
     assert price([public.event()], 1e-5).epsilon <= 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "label", "classes", "texts"), [(1.0, 0.5, 2, 1), (4.0, 1.7, 14, 1), (8.0, 1.2, 3, 4)]
 )
@@ -299,6 +305,7 @@ def test_a_run_of_real_parties_publishes_and_verifies(made, tmp_path, monkeypatc
     assert "What the rows are" in api.page(result.folder)
 
 
+@pytest.mark.slow
 def test_scores_are_learned_from_the_part_of_the_range_that_they_are_in(plan_of, drawn):
     plan = plan_of(
         'labels = ["no", "yes"]\nvalues = ["0", "1"]', 'kind = "regression"\nrange = [0.0, 1.0]',
@@ -353,6 +360,7 @@ def test_heads_divide_the_width_of_the_papers_layer(plan_of):
         plan_of("[samples]", "[bottleneck]\nwidth = 60\n[samples]")
 
 
+@pytest.mark.slow
 def test_an_accuracy_that_the_divergence_beside_it_does_not_admit_stops_the_row(plan_of, monkeypatch):
     import torch
 

@@ -150,6 +150,7 @@ def scores(plan_of, drawn):
     return drawn(plan_of(*TO_SCORES))
 
 
+@pytest.mark.slow
 def test_a_student_of_pairs_is_measured_as_paraphrases_are_beside_what_cosine_says_for_nothing(classes):
     _, _, rows, student, _ = classes
     assert rows.vectors.shape == (1800, 4)
@@ -161,6 +162,7 @@ def test_a_student_of_pairs_is_measured_as_paraphrases_are_beside_what_cosine_sa
     assert "public_start" not in student.metrics
 
 
+@pytest.mark.slow
 def test_scores_of_pairs_are_learned_and_measured_by_correlation(scores):
     _, mechanism, _, student, _ = scores
     assert mechanism.classes == 4
@@ -228,6 +230,7 @@ def test_whoever_follows_the_rows_card_learns_a_rule_of_pairs_with_nothing_of_th
         assert np.corrcoef(said[:, 0], truth)[0, 1] > 0.25
 
 
+@pytest.mark.slow
 def test_an_attacker_with_all_pairs_finds_a_rows_own_hardly_more_often_than_by_a_guess(classes, plan_of, drawn):
     recipe, _, _, _, _ = classes
     clean = recipe.read.projection.applied(recipe.read.vectors)

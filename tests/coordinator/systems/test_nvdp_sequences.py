@@ -142,6 +142,7 @@ def drawn(made, plan_of, tmp_path_factory):
     return draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_parties_release_as_many_sequences_and_a_head_learns_from_them(drawn, kind):
     recipe, found, _, student, _ = drawn('kind = "nvib"', f'kind = "{kind}"')
@@ -151,6 +152,7 @@ def test_parties_release_as_many_sequences_and_a_head_learns_from_them(drawn, ki
     assert student.metrics["majority"] == 0.5
 
 
+@pytest.mark.slow
 def test_what_an_attacker_finds_stands_beside_the_score(drawn):
     _, _, _, student, _ = drawn()
     assert student.metrics["named_texts"] > 0.2  # among 120 texts; a guess is 0.008
@@ -291,6 +293,7 @@ def test_a_damaged_layer_is_said(drawn, tmp_path):
         kept(recipe.plan, recipe.read, Store())
 
 
+@pytest.mark.slow
 def test_a_forecast_states_no_epsilon(made, tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     (made / "forecast.toml").write_text(

@@ -284,6 +284,7 @@ def test_the_same_word_listed_twice_is_one_query(tmp_path):
     assert read(tmp_path, teaching('queries = ["the", "a", "the"]')).queries == 2
 
 
+@pytest.mark.slow
 def test_a_plan_over_its_own_budget_is_refused_with_the_noise_that_would_do(tmp_path):
     plan = read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 0.3"))
     with pytest.raises(

@@ -89,6 +89,7 @@ def test_classifiers_that_stay_at_the_parties_pay_for_their_scores(ready):
     assert scores.mechanism.after == DOMAIN
 
 
+@pytest.mark.slow
 def test_every_party_tells_its_text_from_other_public_texts(ready):
     plan, public = ready(domain={"texts": 12})
     samples = [json.loads(sample) for sample in public.samples.values()]
@@ -108,6 +109,7 @@ def test_a_corpus_takes_the_rows_that_it_is_told_to_take(ready, public_texts):
     assert list(public.corpus.texts(range(public.corpus.count()))) == list(dict.fromkeys(rows[1:180:2]))
 
 
+@pytest.mark.slow
 def test_a_corpus_of_another_kind_is_copied_once(ready, tmp_path, public_texts):
     import csv
 

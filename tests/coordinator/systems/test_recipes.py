@@ -266,6 +266,7 @@ def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is()
     assert set(recipe_names()) == set(names())
 
 
+@pytest.mark.slow
 def test_no_part_of_the_table_is_of_no_use(
     dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan, softened_tables, learner_tables, nvdp_tables
 ):

@@ -89,6 +89,7 @@ def test_the_page_that_explains_it_shows_what_runs_here():
                     assert any(f"[{group}]{name}={place}" in text for text in found), (group, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "secure-sum"])
 def test_it_runs_publishes_and_verifies(here, trust):
     planned(trust)
@@ -113,6 +114,7 @@ def test_it_forecasts():
     assert any("letters" in each or "public.jsonl" in each for each in found.warnings) is False
 
 
+@pytest.mark.slow
 def test_it_compares():
     found = api.compare("plan.toml", epsilons=[20.0], seeds=1)
     assert [method.name for method in found.methods] == ["tally", "exact"]

@@ -14,6 +14,8 @@ from coordinator.text_models.student import student_of
 from learning.models.batching import encode
 from learning.models.compute import PROCESSOR, device_of, running
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["a good film", "the end was dull", "fast and bright", "a very slow story"] * 3
 
 

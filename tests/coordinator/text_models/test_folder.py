@@ -72,6 +72,7 @@ def piped(folder, inputs):
     return np.array([[{row["label"]: row["score"] for row in each}[name] for name in names] for each in said]), names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "pairs"), [("full", False), ("lora", False), ("lora-all", False), ("head", True)])
 def test_the_pipeline_says_what_the_model_said(student, tmp_path, how, pairs):
     made, logits = student(how, pairs=pairs)
@@ -93,6 +94,7 @@ def weights(folder):
         return list(file.keys())
 
 
+@pytest.mark.slow
 def test_a_regression_says_scores_of_the_declared_range(student, tmp_path):
     made, standard = student(targets=SCORES)
     write(made, tmp_path / "out")
@@ -102,6 +104,7 @@ def test_a_regression_says_scores_of_the_declared_range(student, tmp_path):
     assert imread(tmp_path / "out" / PICTURE).std() > 0.05
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_the_model_is_cut_by_the_tokenizer(student, tmp_path):
     made, _ = student()
     limit = made.tokenizer.model_max_length
@@ -112,6 +115,7 @@ def test_a_text_longer_than_the_model_is_cut_by_the_tokenizer(student, tmp_path)
     assert made.tokenizer.model_max_length == limit
 
 
+@pytest.mark.slow
 def test_the_folder_shows_how_good_it_is_where_that_was_measured(student, tmp_path):
     made, _ = student()
     for name in ("one", "two"):

@@ -12,6 +12,8 @@ from contextlib import closing
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SETTINGS, GOAWAY, RST_STREAM = 4, 7, 3
 ACK = 1
 ASKS = """

@@ -105,6 +105,7 @@ def publisher():
     return Publisher()
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_everybody_pays_for_his_own_passes(publisher, tmp_path):
     found = publisher.found(tmp_path / "well")
     assert all(ok for ok, _ in found.values()), found
@@ -124,6 +125,7 @@ def test_who_takes_part_is_the_plans_word_and_not_the_publishers(publisher, tmp_
         assert "says otherwise than the plan who takes part in" in said
 
 
+@pytest.mark.slow
 def test_a_party_in_a_sum_that_it_has_no_part_in_is_noticed(publisher, tmp_path):
     sums = {"differences": PARTIES, "learned": ("clinic",)}
     ok, said = publisher.found(tmp_path / "both", sums=sums)["privacy"]

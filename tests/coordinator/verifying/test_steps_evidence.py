@@ -130,6 +130,7 @@ def said(folder, name):
     return "\n".join(found.sentences)
 
 
+@pytest.mark.slow
 def test_steps_that_are_charged_one_by_one_are_one_release_in_the_promise(publisher, tmp_path):
     folder = publisher.publish(tmp_path / "student")
     assert wrong(folder) == {}
@@ -261,6 +262,7 @@ def test_steps_that_are_none_end_in_a_sentence(unpriced, tmp_path, steps):
     assert all(line.isprintable() for line in "\n".join(found.values()).splitlines())
 
 
+@pytest.mark.slow
 def test_another_attempt_at_a_step_is_told_and_priced(publisher, tmp_path):
     again = publisher.costs() + publisher.costs([2], [1])
     unpaid = publisher.publish(tmp_path / "unpaid", costs={"north": again})

@@ -182,6 +182,7 @@ def resealed(folder, federation, change):
     (folder / "manifest.sig").write_bytes(signed.signature)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_folder_that_was_left_alone_passes(federation, original, trusted):
     assert {path.relative_to(original).as_posix() for path in original.rglob("*") if path.is_file()} == set(FILES)
@@ -278,6 +279,7 @@ def test_an_attestation_that_is_taken_away_is_missed_even_when_the_rest_is_signe
     assert found["parties"].startswith("north took part to the end and attests nothing (no answer)")
 
 
+@pytest.mark.slow
 def test_a_party_that_was_lost_on_the_way_needs_no_attestation_and_is_named(federation, tmp_path):
     priced = price_of(plan(signals=("counts", "hidden")))
     own = {name: federation.attestation(name, priced=priced) for name in PARTIES}
@@ -390,6 +392,7 @@ def test_a_party_whose_first_attempt_was_refunded_attests_the_later_one_alone(fe
     assert "more time" not in verdict.checks[2].sentences[0]
 
 
+@pytest.mark.slow
 def test_a_party_that_was_charged_twice_is_priced_for_it(federation, tmp_path):
     often = {"north": federation.attestation("north", times=2)}
     found = wrong(federation.publish(tmp_path / "student", attestations=often), federation.trust)
@@ -470,6 +473,7 @@ def test_a_card_that_does_not_say_who_is_left_out_fails(federation, tmp_path):
     assert wrong(folder, federation.trust) == {"card": "README.md does not promise what privacy.json states."}
 
 
+@pytest.mark.slow
 def test_each_sum_needs_as_many_attestations_as_the_promise(federation, tmp_path):
     """Three parties attest, and one of them is not in the sum of answers: two vouch for its noise."""
     priced = price_of(plan(signals=("counts", "hidden")))

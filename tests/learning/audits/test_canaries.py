@@ -73,6 +73,7 @@ def test_a_score_is_the_suffixes_own_likelihood(gpt2):
         assert score == pytest.approx(wanted, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_trained_on_canaries_is_told_by_them_and_one_that_was_not_is_not(gpt2, tiny_gpt2):
     """New tokens: 64 canaries, half of them trained on until they are known by heart. Nearly all guesses are right."""
     from transformers import GPT2LMHeadModel

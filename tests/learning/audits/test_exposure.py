@@ -35,6 +35,7 @@ def each_alone(model):
     return [alone(Speaker(model), number, 3) for number in range(1000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 7, 1000])
 def test_a_trie_says_of_every_number_what_scoring_it_alone_says(model, width, each_alone):
     speaker = Speaker(model)
@@ -47,6 +48,7 @@ def test_a_trie_says_of_every_number_what_scoring_it_alone_says(model, width, ea
     assert told == sorted(told)
 
 
+@pytest.mark.slow
 def test_a_tilt_and_a_floor_are_part_of_what_is_said(model):
     tokens = model.config.vocab_size
     rng = np.random.default_rng(0)
@@ -57,6 +59,7 @@ def test_a_tilt_and_a_floor_are_part_of_what_is_said(model):
     assert np.abs(found - likelihoods(Speaker(model), OPENING, DIGITS, 2)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_a_canary_that_is_learned_by_heart_has_the_most_bits(model, tiny_gpt2):
     from transformers import GPT2LMHeadModel
 
@@ -95,6 +98,7 @@ def test_without_a_leak_exposure_is_what_chance_gives():
     assert uniform(ranked[:100] / 20, 10**6) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_excess_is_paired_and_its_interval_holds_the_mean():
     rng = np.random.default_rng(1)
     unseen = rng.exponential(1.44, 100)

@@ -31,6 +31,7 @@ def bound_above(counts, canaries, epsilon):
     return any(chance(canaries, *one, epsilon, DELTA) <= 0.05 / len(SHARES) for one in counts)
 
 
+@pytest.mark.slow
 def test_an_honest_claim_stands_though_the_bound_at_95_is_above_it():
     """In 1,000 honest audits the bound is above a small epsilon several times, by chance; none of them falls."""
     mu = 0.02
@@ -69,6 +70,7 @@ def test_fewer_canaries_than_are_needed_refute_nothing():
     assert needed(Gaussian(0.2), 1) < MOST
 
 
+@pytest.mark.slow
 def test_a_claim_takes_the_form_that_its_events_have():
     gaussian, sampled = GaussianDpEvent(2.0), PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
     form, found = claimed([SelfComposedDpEvent(gaussian, 4)], 1.0, DELTA)

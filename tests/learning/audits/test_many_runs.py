@@ -23,6 +23,7 @@ def test_the_bound_is_near_the_truth_and_above_it_in_no_more_than_the_stated_sha
     assert all(each.lower < Gaussian(mu).epsilon(1e-5) for each in found)
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_caught_at_a_ten_thousandth_and_the_honest_is_not():
     """Power: at 100,000 runs of each kind the bound of mu is 0.5 of 0.54, and the claim is 0.27."""
     claim = Gaussian(0.27)

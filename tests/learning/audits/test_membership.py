@@ -29,6 +29,7 @@ def _normals(models, examples, seed=0, apart=APART):
     return np.logaddexp(0, -said), members
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lira", "lira_offline"])
 def test_lira_reaches_what_two_normals_of_this_distance_allow(name):
     """TPR = Phi(distance + Phi^-1(FPR)), area = Phi(distance / sqrt 2): the most that any test reaches. 64 models of
@@ -117,6 +118,7 @@ def _private(inputs, labels, members, noise, steps=30):
     return np.logaddexp(0, (1 - 2 * labels) * (weights @ inputs.T)), mechanism
 
 
+@pytest.mark.slow
 def test_a_model_that_overfits_is_told_from_what_it_was_trained_on_and_a_private_one_is_not():
     """24 models of 200 examples with random labels, each attacked in turn. The private ones cost epsilon 1.3 or less,
     and no attack may pass what that allows.
@@ -160,6 +162,7 @@ def test_too_few_examples_for_a_low_rate_are_an_error_that_says_how_many_it_take
         few.at(0.0)
 
 
+@pytest.mark.slow
 def test_a_picture_is_the_same_bytes_for_the_same_curves(tmp_path):
     losses, members = _normals(9, 2000)
     curves = {name: roc(attack(losses[0], losses[1:], members[1:]), members[0]) for name, attack in ATTACKS.items()}

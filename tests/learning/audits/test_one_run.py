@@ -56,6 +56,7 @@ def _scores(sigma, seed, canaries=2000):
     return included + rng.normal(0, sigma, canaries), included
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claimed", [1.0, 8.0])
 def test_an_honest_gaussian_stays_and_one_without_its_noise_is_caught(claimed):
     from dp_accounting import GaussianDpEvent

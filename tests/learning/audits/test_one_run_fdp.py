@@ -47,6 +47,7 @@ def test_what_two_gaussians_really_reach_is_never_refuted(mu):
             assert not refuted(Gaussian(mu), 200, 200, right, 1 - tail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.27, 1.65])
 def test_the_true_mu_is_refuted_in_no_more_than_the_stated_share_of_audits(mu):
     """500 audits of 1,000 canaries at 90%: more than 66 refutations would be a chance of 1 in 100 at a share of a
@@ -67,6 +68,7 @@ def test_power_twice_the_noise_that_is_claimed_passes_and_a_tenth_of_it_is_refut
         assert audited_gaussian(*_scores(10.0, seed, 4000), confidence=1 - 1e-4).lower > 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 1.65, 3.0])
 def test_for_gaussian_mechanisms_it_is_tighter_than_epsilon_at_a_delta(mu):
     delta = 1e-5
@@ -97,6 +99,7 @@ def test_more_right_guesses_refute_more():
     assert not refuted(Gaussian(0.0), 100, 0, 0, 0.95)
 
 
+@pytest.mark.slow
 def test_a_gaussian_has_the_trade_off_of_its_definition_and_the_exact_epsilon():
     from scipy.special import ndtr
 
@@ -108,6 +111,7 @@ def test_a_gaussian_has_the_trade_off_of_its_definition_and_the_exact_epsilon():
     assert Gaussian(0.0).epsilon(1e-5) == 0.0
 
 
+@pytest.mark.slow
 def test_events_are_turned_into_the_trade_off_that_they_claim():
     events = [GaussianDpEvent(2.0), SelfComposedDpEvent(GaussianDpEvent(4.0), 4), NoOpDpEvent()]
     found = trade_off(events)

@@ -84,6 +84,7 @@ def _probability(model, tokenizer, word):
     return inside * float(said[-1, begins].sum())
 
 
+@pytest.mark.slow
 def test_the_likeliest_words_are_those_that_were_learned(gpt2, tiny_gpt2):
     from transformers import GPT2LMHeadModel
 

@@ -206,6 +206,7 @@ def test_noise_off_in_training_is_caught():
     assert caught(of_gradients(gradients(1.0, silent(GradientMechanism), 4000)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_a_threshold_on_votes_as_they_are_is_caught(epsilon):
     """Certain: whether a query is answered shows one vote. DPED's algorithm 1, which the claim does not pay for."""
@@ -246,6 +247,7 @@ def half_noise(name, epsilon):
     return replace(broken, events=HONEST[name](epsilon).events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "epsilon"),
     [("counts", 1.0), ("votes", 1.0), ("gradients", 1.0), *((name, 8.0) for name in HONEST)],
@@ -266,6 +268,7 @@ def test_votes_charged_at_a_sensitivity_of_1_are_caught(epsilon):
     assert caught(replace(broken, events=[SelfComposedDpEvent(GaussianDpEvent(noise), QUERIES)]))
 
 
+@pytest.mark.slow
 def test_hidden_states_charged_at_the_clip_in_place_of_twice_it_are_caught():
     """Power: as of half the noise."""
     honest = hidden(8.0)
@@ -274,6 +277,7 @@ def test_hidden_states_charged_at_the_clip_in_place_of_twice_it_are_caught():
     assert caught(replace(of_hidden(broken, QUERIES), events=[SelfComposedDpEvent(claim, QUERIES)]))
 
 
+@pytest.mark.slow
 def test_votes_and_hidden_states_at_half_an_epsilon_each_under_one_sigma_are_caught():
     """DPED's appendix B.3. Power: 8 standard deviations."""
     noise = gaussian(4.0, QUERIES)
@@ -282,6 +286,7 @@ def test_votes_and_hidden_states_at_half_an_epsilon_each_under_one_sigma_are_cau
     assert caught(replace(of_joint(JointMechanism(*parts), QUERIES), events=[claim]), repeats=8)
 
 
+@pytest.mark.slow
 def test_a_stream_that_an_attacker_knows_is_caught_and_one_that_he_only_believes_to_know_is_not():
     """Certain; and less than one key in 10,000."""
     for name, epsilon in (("counts", 1.0), ("votes", 8.0), ("joint", 8.0), ("gradients", 1.0)):
@@ -324,6 +329,7 @@ class _Unsampled(GradientMechanism):
         return np.arange(units)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_whole_batches_charged_as_sampled_are_caught(epsilon):
     """Power: 15 standard deviations and more."""
@@ -351,6 +357,7 @@ class _TwoVotes(VotesMechanism):
         return VotesMechanism.contribute(self, votes) * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_contributions_outside_the_clip_are_caught(epsilon):
     """Power: ten times the clip is caught for certain, two votes a teacher as half the noise is."""
@@ -389,6 +396,7 @@ def test_other_noise_is_audited_by_its_epsilon_alone(distribution):
     assert caught(replace(loud, events=honest.events))
 
 
+@pytest.mark.slow
 def test_more_releases_make_the_bound_by_many_runs_tighter():
     suspect = HONEST["hidden"](8.0)
     one, four = (runs(suspect, key(), delta=DELTA, repeats=repeats) for repeats in (1, 4))
@@ -397,6 +405,7 @@ def test_more_releases_make_the_bound_by_many_runs_tighter():
     assert four.mu > one.mu
 
 
+@pytest.mark.slow
 def test_a_party_of_several_trains_on_its_own_units_under_its_own_share():
     """The sum has the charged noise: the bound by many runs is near the claim, and the claim stands."""
     shared = replace(gradients(8.0, parameters=6000), shares=3)
@@ -417,6 +426,7 @@ def test_one_canary_is_no_audit():
         Suspect("counts", 1, [GaussianDpEvent(1.0)], lambda coins, stream: np.zeros(1))
 
 
+@pytest.mark.slow
 def test_rows_whose_labels_leave_as_they_are_under_the_claim_of_private_ones_are_caught():
     """Labels cost epsilon 0.25 in the claim, and tell everything."""
     honest = samples(1.0, 0.25)

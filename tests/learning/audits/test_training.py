@@ -30,6 +30,7 @@ def test_an_honest_training_is_not_caught(chance):
     assert not caught(of_training(mechanism(chance)))
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_caught():
     """Power: 6 standard deviations beyond what the claim allows."""
     honest = mechanism()
@@ -51,11 +52,13 @@ class _Unsampled(GradientMechanism):
         return np.arange(units)
 
 
+@pytest.mark.slow
 def test_gradients_outside_the_clip_are_caught():
     """Certain: they are ten times the clip."""
     assert caught(of_training(mechanism(kind=_Unclipped)))
 
 
+@pytest.mark.slow
 def test_whole_batches_charged_as_sampled_are_caught():
     """Power: certain, as every unit is in every batch and a sample would leave nine of ten out."""
     assert caught(of_training(mechanism(0.1, _Unsampled)))

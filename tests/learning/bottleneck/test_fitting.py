@@ -39,6 +39,7 @@ def right(model, states, classes) -> float:
     return float((answers.argmax(dim=1) == classes).float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_learns_and_is_the_same_again_from_its_seed(name):
     (texts, classes), (others, truth) = made_up(600), made_up(200, 1)
@@ -49,6 +50,7 @@ def test_every_form_learns_and_is_the_same_again_from_its_seed(name):
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nvib", "vtdp", "vib-learned"])
 def test_a_large_weight_leaves_the_prior_and_nothing_to_learn_from(name):
     (texts, classes), (others, truth) = made_up(600), made_up(200, 1)
@@ -58,6 +60,7 @@ def test_a_large_weight_leaves_the_prior_and_nothing_to_learn_from(name):
     assert right(heavy, others, truth) < right(light, others, truth) - 0.1
 
 
+@pytest.mark.slow
 def test_scores_are_learned_and_classes_are_no_scores():
     texts, classes = made_up(400)
     model = fitted(form("nvib", 1), texts, classes * 2.0 - 1, Fitting(1e-3, rate=1e-2), 0)
@@ -69,6 +72,7 @@ def test_scores_are_learned_and_classes_are_no_scores():
         fitted(form("nvib"), texts, classes[:-1], Fitting(1e-3), 0)
 
 
+@pytest.mark.slow
 def test_a_reader_is_trained_on_samples_alone_and_the_bottleneck_stays():
     (texts, classes), (others, truth) = made_up(600), made_up(200, 1)
     model = fitted(form("nvib"), texts, 1 - classes, Fitting(1e-3, rate=1e-2), 3)

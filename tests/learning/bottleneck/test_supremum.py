@@ -34,6 +34,7 @@ def test_the_epsilon_is_the_least_of_all_orders() -> None:
     assert all(at(1 + step / 1000) >= found.epsilon - 1e-9 for step in range(1, 2000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [None, 0.7])
 def test_climbing_over_all_inputs_comes_near_the_bound_and_never_over_it(norm: float | None) -> None:
     order, width, positions = 1.5, 3, 2

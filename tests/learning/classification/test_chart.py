@@ -36,6 +36,7 @@ def words(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_the_same_measures_are_the_same_bytes(tmp_path):
     paths = [tmp_path / name for name in ("one.png", "two.png", "other.png")]
     for path, seed in zip(paths, (0, 0, 1), strict=True):
@@ -45,6 +46,7 @@ def test_the_same_measures_are_the_same_bytes(tmp_path):
     assert b"Software" not in one
 
 
+@pytest.mark.slow
 def test_a_picture_says_what_was_measured(tmp_path, words):
     found = measured(3)
     draw(found, ["negative", "a class with quite a long name", "$x_1"], tmp_path / "one.png")
@@ -76,6 +78,7 @@ def test_names_that_are_not_the_matrix_are_refused(tmp_path):
         draw(measured(3), ["a", "b"], tmp_path / "one.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 3000])
 def test_scores_are_drawn_over_the_true_ones(tmp_path, words, count):
     rng = np.random.default_rng(0)

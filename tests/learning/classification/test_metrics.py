@@ -21,6 +21,7 @@ CASES = st.integers(2, 5).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(CASES)
 def test_measures_are_those_of_the_textbook(case) -> None:

@@ -30,6 +30,7 @@ def _reviews(count: int, seed: int) -> tuple[list[str], np.ndarray]:
     return texts, labels.astype(np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "optimiser", "rate"), [("full", "sgd", 0.1), ("lora", "adamw", 1e-2)])
 def test_it_learns_what_words_decide(tiny_bert, how, optimiser, rate) -> None:
     model, tokenizer = classifier(str(tiny_bert), SENTIMENT, seed=1, pool="mean")
@@ -44,6 +45,7 @@ def test_it_learns_what_words_decide(tiny_bert, how, optimiser, rate) -> None:
     assert measure_classifier(probabilities(logits), truth).accuracy > 0.95
 
 
+@pytest.mark.slow
 def test_scores_are_learned_too(tiny_bert) -> None:
     scores = ScoreRange(1, 3)
     model, tokenizer = classifier(str(tiny_bert), scores, seed=1, pool="mean")

@@ -88,6 +88,7 @@ def test_equal_pairs_count_as_often_as_they_are(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(contribute(pairs, some_directions(), mechanism(2.0)), together)
 
 
+@pytest.mark.slow
 def test_the_sum_over_parties_is_released_as_frequencies_and_moments() -> None:
     units, directions, bound = some_units(), some_directions(), mechanism(400.0, 1 << 13)
     exact = units.sum(axis=0).reshape(SIZE, SIZE)

@@ -66,6 +66,7 @@ def test_dense_and_sparse_counts_give_the_same_student() -> None:
     np.testing.assert_array_equal(dense.inputs, sparsely.inputs)
 
 
+@pytest.mark.slow
 def test_blocks_do_not_change_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The objective agrees to rounding. The path to its minimum magnifies rounding; where it ends does not."""
     vectors = torch.from_numpy(np.random.default_rng(0).normal(0, 0.3, (SIZE, 4))).float()

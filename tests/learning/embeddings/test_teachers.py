@@ -48,6 +48,7 @@ def test_alignment_leaves_predictions_as_they_were():
     np.testing.assert_allclose(aligned.log_probabilities(words), model.log_probabilities(words), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", ["initialisation", "procrustes"])
 def test_teachers_in_one_space_have_a_longer_mean_than_teachers_in_their_own(alignment):
     words = np.arange(30)
@@ -72,6 +73,7 @@ def test_a_teacher_keeps_the_reference_for_words_that_its_text_lacks():
     np.testing.assert_allclose(nothing.outputs, REFERENCE.outputs, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1 << 22, SIZE * 7])
 def test_a_teacher_with_much_text_learns_it_whatever_the_reference_says(monkeypatch, block):
     monkeypatch.setattr(teachers, "BLOCK_CELLS", block)

@@ -43,6 +43,7 @@ def test_the_divergence_of_all_tokens_is_the_librarys_and_of_some_is_no_more():
     assert torch.allclose(divergence(best, best), torch.zeros(6), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_student_comes_nearer_to_its_teacher_and_is_the_best_that_was_looked_at(lesson, tmp_path):
     student, texts, openings, targets = lesson()
     told = []
@@ -65,6 +66,7 @@ def _fields(settings):
     return {name: getattr(settings, name) for name in settings.__slots__}
 
 
+@pytest.mark.slow
 def test_the_loss_is_per_token_and_masked_and_leaves_the_first_tokens_out_of_the_divergence(lesson, speaker, tmp_path):
     student, texts, openings, targets = lesson()
     still = Settings(**{**_fields(FEW), "learning_rate": 1e-12, "skip": 2, "mixing": 0.6})
@@ -84,6 +86,7 @@ def test_the_loss_is_per_token_and_masked_and_leaves_the_first_tokens_out_of_the
     assert found["total"] == pytest.approx(0.4 * found["hard"] + 0.6 * found["soft"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_answers_are_heeded_by_their_weight_and_the_token_itself_by_the_rest(lesson, speaker, texts, tmp_path):
     student, _, openings, targets = lesson()
     weights = np.linspace(0, 1, len(texts.ids)).astype(np.float32)
@@ -106,6 +109,7 @@ def test_answers_are_heeded_by_their_weight_and_the_token_itself_by_the_rest(les
     assert found["total"] == pytest.approx(total / tokens, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weight", "mixing"), [(0.0, 0.0), (1.0, 0.7)])
 def test_answers_of_no_weight_teach_what_the_texts_alone_teach_and_those_of_full_weight_as_without_weights(
     weight, mixing, lesson, texts, tmp_path
@@ -125,6 +129,7 @@ def test_answers_of_no_weight_teach_what_the_texts_alone_teach_and_those_of_full
         assert (one - other).abs().mean() < 1e-4  # the steps are of 5e-3, and rounding turns some that should be 0
 
 
+@pytest.mark.slow
 def test_the_loss_of_swing_has_each_tokens_temperature_for_the_teacher_and_one_for_the_student(
     lesson, speaker, texts, tmp_path
 ):
@@ -153,6 +158,7 @@ def test_the_loss_of_swing_has_each_tokens_temperature_for_the_teacher_and_one_f
     assert found["soft"] == pytest.approx((crossed - entropy) / tokens, rel=3e-3)
 
 
+@pytest.mark.slow
 def test_hidden_states_of_another_width_are_matched_through_a_map_that_is_thrown_away(lesson, tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -172,6 +178,7 @@ def test_hidden_states_of_another_width_are_matched_through_a_map_that_is_thrown
     assert {name for name, _ in narrow.named_parameters()} == names
 
 
+@pytest.mark.slow
 def test_a_learning_that_was_killed_ends_with_the_same_bytes(lesson, tmp_path):
     student, texts, openings, targets = lesson(top=8)
     often = Settings(**{**_fields(FEW), "save_every": 1e-9})

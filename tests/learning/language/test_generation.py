@@ -19,6 +19,7 @@ def _made(speaker, folder, sampling=None, openings=OPENINGS, seed=1, known=None,
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_best_token_every_time_is_what_the_library_writes_without_a_cache(model, tmp_path):
     made = _made(Speaker(model), tmp_path, Sampling(longest=10, top_k=1, batch=8))
     for opening, text in zip(OPENINGS, made, strict=True):
@@ -44,6 +45,7 @@ def test_texts_are_drawn_by_what_the_speaker_says_of_its_best_tokens(speaker, tm
     assert {int(each[0]) for each in few} <= set(np.argsort(-said)[:count].tolist())
 
 
+@pytest.mark.slow
 def test_a_writing_that_was_killed_ends_with_the_same_bytes(speaker, tmp_path):
     whole = _made(speaker, tmp_path / "whole")
 
@@ -66,6 +68,7 @@ def test_a_writing_that_was_killed_ends_with_the_same_bytes(speaker, tmp_path):
     assert (_made(speaker, tmp_path / "other", seed=2).ids[:20] != whole.ids[:20]).any()
 
 
+@pytest.mark.slow
 def test_blocks_of_another_writing_are_not_taken_and_damaged_ones_are_said(speaker, tmp_path):
     first = _made(speaker, tmp_path)
     other = _made(speaker, tmp_path, seed=9)

@@ -112,6 +112,7 @@ def test_perplexity_is_of_the_text_given_its_opening(pair, lesson):
     assert found.perplexity == pytest.approx(math.exp(nats / len(texts.ids)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_a_teacher_of_its_kind(pair, lesson, tmp_path):
     openings, texts = lesson
     targets = graded([Speaker(pair)], texts, [openings], top=32, temperature=1.0, folder=tmp_path / "targets")
@@ -131,6 +132,7 @@ def test_a_student_learns_from_a_teacher_of_its_kind(pair, lesson, tmp_path):
     assert after["soft"] < 0.9 * before["soft"]
 
 
+@pytest.mark.slow
 def test_texts_are_written_after_openings_as_the_library_does(pair, lesson, tmp_path):
     """With the likeliest token alone, so that nothing is drawn; texts that end leave their block."""
     openings, _ = lesson

@@ -65,6 +65,7 @@ def summed(model, most=None, after=0, rows=ROWS):
         return clipped_sum(gradients, units.micro_batches(np.arange(30)), losses, mechanism), limited
 
 
+@pytest.mark.slow
 def test_the_sum_of_private_units_is_the_same_and_nothing_is_said(model, caplog, recwarn):
     whole, free = summed(model)
     halves, limited = summed(model, most=4)
@@ -76,6 +77,7 @@ def test_the_sum_of_private_units_is_the_same_and_nothing_is_said(model, caplog,
     assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_what_exhausts_memory_on_private_units_alone_changes_no_bit_of_any_unit(model):
     """Made-up units fitted: later ones go in sizes that agree, so that only the order of adding in float64 changes."""
     whole, free = summed(model)
@@ -85,6 +87,7 @@ def test_what_exhausts_memory_on_private_units_alone_changes_no_bit_of_any_unit(
     np.testing.assert_allclose(halves, whole, rtol=0, atol=1e-16 * 0.05 * 30 * 100)
 
 
+@pytest.mark.slow
 def test_how_small_micro_batches_become_is_found_on_made_up_units(model):
     """Whatever the private texts are: the passes that failed, and those that did not, are the same."""
     _, one = summed(model, most=4)
@@ -92,6 +95,7 @@ def test_how_small_micro_batches_become_is_found_on_made_up_units(model):
     assert one.tried == other.tried
 
 
+@pytest.mark.slow
 def test_once_made_up_units_were_tried_no_text_exhausts_memory(model, monkeypatch):
     """Twins, of which one has a text of the longest kind: no pass of either fails after the trial."""
     held, failed, looks_up = 70, [], torch.nn.Embedding.forward

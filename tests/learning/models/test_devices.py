@@ -28,6 +28,8 @@ from learning.text.labelled import LabelMap, ScoreRange
 from learning.transformers.distilling import Distillation, distil
 from learning.transformers.layered_student import inherit, load_teacher, make_student
 
+pytestmark = pytest.mark.slow
+
 NAMES = LabelMap(("no", "yes"))
 TEXTS = [
     " ".join(each)

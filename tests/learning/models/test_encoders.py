@@ -91,6 +91,7 @@ class TestClassifier:
             assert said["label"] == SENTIMENT.names[int(chances.argmax())]
             assert said["score"] == pytest.approx(float(chances.max()), abs=1e-5)
 
+    @pytest.mark.slow
     def test_a_head_over_the_same_labels_is_kept_and_any_other_drawn(self, sentence_bert, tmp_path) -> None:
         model, tokenizer = classifier(str(sentence_bert), SENTIMENT, seed=1)
         save(model, tokenizer, tmp_path / "published")
@@ -157,6 +158,7 @@ class TestMeanPooling:
         wanted = torch.nn.functional.layer_norm(mean, mean.shape[1:])
         torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.01)
 
+    @pytest.mark.slow
     def test_the_checkpoint_decides_unless_the_plan_does(self, sentence_bert, tiny_bert) -> None:
         layers = {
             (name, pool): classifier(str(name), SENTIMENT, seed=1, pool=pool)[0].config.num_hidden_layers
@@ -309,6 +311,7 @@ def test_the_packaged_encoder_gives_its_sentence_vectors_to_a_standard_classifie
     assert AutoTokenizer.from_pretrained(checkpoints.place_of(PACKAGED)).get_vocab() == tokenizer.get_vocab()
 
 
+@pytest.mark.slow
 def test_models_that_threads_load_at_once_are_loaded_one_after_the_other(tiny_gpt2, monkeypatch) -> None:
     """The library exchanges what ties weights while it loads, for all threads: of two, one would leave it so."""
     inside, most = 0, 0

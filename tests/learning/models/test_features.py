@@ -71,6 +71,7 @@ def test_a_model_that_classifies_every_token_has_none(tiny_gpt2) -> None:
     assert head_alone(model) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [16, 64, 1024])
 def test_an_examples_vector_has_the_same_bits_whoever_else_is_seen(tiny_bert, tokens) -> None:
     model, _ = classifier(str(tiny_bert), LabelMap(("no", "yes")), seed=1, pool="mean")

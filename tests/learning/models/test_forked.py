@@ -67,6 +67,7 @@ def test_beside_an_accelerator_nothing_is_forked(monkeypatch):
     assert set(dict(in_processes(lambda place: os.getpid(), range(4), 2)).values()) == {os.getpid()}
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_gradients_are_taken_in_forked_processes_after_some_were_taken_here():
     def gradient(place):

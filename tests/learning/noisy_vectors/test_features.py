@@ -17,6 +17,7 @@ def packaged():
     return sentence_encoder(PACKAGED)
 
 
+@pytest.mark.slow
 def test_texts_of_like_meaning_have_like_features_of_norm_one(packaged):
     found = text_features(*packaged, NEAR)
     assert found.shape == (3, 384)
@@ -26,6 +27,7 @@ def test_texts_of_like_meaning_have_like_features_of_norm_one(packaged):
     assert likeness[0, 1] > likeness[0, 2] + 0.2
 
 
+@pytest.mark.slow
 def test_a_private_text_has_the_same_bits_whatever_stands_beside_it(packaged):
     model, tokenizer = packaged
     known: dict[int, tuple[int, ...]] = {}
@@ -35,6 +37,7 @@ def test_a_private_text_has_the_same_bits_whatever_stands_beside_it(packaged):
     assert known
 
 
+@pytest.mark.slow
 def test_a_private_text_that_cannot_be_tokenised_becomes_the_zero_vector_and_changes_no_other(packaged):
     model, tokenizer = packaged
     whole = text_features(model, tokenizer, NEAR, private=True)

@@ -27,6 +27,7 @@ def _squared(vector):
 anything = st.floats(allow_nan=True, allow_infinity=True, width=64)
 
 
+@pytest.mark.slow
 @given(arrays.arrays(np.float64, (3, 5), elements=anything), st.booleans())
 def test_no_vector_is_longer_than_one_whatever_it_was(vectors, normalised):
     """In exact arithmetic, with NaN, infinities, subnormals and the largest numbers among the values."""
@@ -46,6 +47,7 @@ def test_a_short_vector_stays_as_it_is_and_a_long_one_keeps_its_direction():
     assert clipped(long) == pytest.approx(np.array([[0.6, 0.8]]))
 
 
+@pytest.mark.slow
 @given(
     arrays.arrays(np.float64, (4,), elements=anything),
     arrays.arrays(np.float64, (4,), elements=st.floats(allow_nan=False, allow_infinity=False)),

@@ -64,6 +64,7 @@ def known_of(noise, public, **more):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("label_epsilon", "null"), [(1.5, 0), (np.inf, 15_000)])
 def test_the_script_learns_what_the_corrected_trainer_learns_and_classifies_clean_vectors(
     tmp_path, label_epsilon, null
@@ -84,6 +85,7 @@ def test_the_script_learns_what_the_corrected_trainer_learns_and_classifies_clea
     assert abs(right.mean() - ours.mean()) < 0.01
 
 
+@pytest.mark.slow
 def test_the_script_learns_scores_from_bins(tmp_path):
     rng, noise, middles = np.random.default_rng(2), Noise(0.8, 3.0, 4), centres(0, 5, 4)
     vectors = rng.normal(size=(40_000, 6)) * SPREADS

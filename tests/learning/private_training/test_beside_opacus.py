@@ -54,6 +54,7 @@ def test_the_clipped_sum_is_that_of_opacus_per_sample_gradients():
     assert off < 1e-3 * float((norms * factors).sum())
 
 
+@pytest.mark.slow
 def test_samples_have_the_law_of_opacus_poisson_loader():
     """Each unit by itself: sizes and the places taken, over 4,000 samples, within five standard deviations."""
     from opacus.data_loader import DPDataLoader
@@ -79,6 +80,7 @@ def test_samples_have_the_law_of_opacus_poisson_loader():
         assert taken.sum(axis=1).var() == pytest.approx(variance, rel=5 * np.sqrt(2 / count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "steps", "noise"), [(0.01, 1000, 1.1), (0.2, 60, 2.0), (1.0, 5, 4.0)])
 def test_prices_are_those_of_opacus_accountants(sampling, steps, noise):
     from opacus.accountants import PRVAccountant, RDPAccountant

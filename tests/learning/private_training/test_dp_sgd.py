@@ -88,6 +88,7 @@ def trained(model=None, **how):
     return flatten(model)
 
 
+@pytest.mark.slow
 def test_every_unit_moves_the_sum_by_the_clip_at_most_and_is_clipped_on_its_own():
     model = small()
     units, mechanism = units_of(model, tokens_at_once=30), mechanism_for(model, clip=0.05)
@@ -102,6 +103,7 @@ def test_every_unit_moves_the_sum_by_the_clip_at_most_and_is_clipped_on_its_own(
         np.testing.assert_allclose(whole - without, alone, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_sum_does_not_depend_on_how_units_share_micro_batches():
     model = small()
     gradients, mechanism = PerExample(model), mechanism_for(model)
@@ -130,6 +132,7 @@ def test_micro_batches_hold_every_unit_once_and_no_more_than_may_be():
     assert seen == len(members)
 
 
+@pytest.mark.slow
 def test_of_a_user_the_mean_loss_is_clipped_and_no_more_examples_count_than_said():
     model = small()
     rows, labels = texts(6)
@@ -142,6 +145,7 @@ def test_of_a_user_the_mean_loss_is_clipped_and_no_more_examples_count_than_said
     np.testing.assert_allclose(got, first / 2 + last, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_empty_batch_is_a_step_of_noise_alone_and_every_step_has_its_own():
     model = small()
     start = flatten(model).clone()
@@ -172,6 +176,7 @@ def test_every_step_has_a_sample_of_its_own():
     assert len({tuple(each) for each in seen}) == 4
 
 
+@pytest.mark.slow
 def test_it_learns_what_noise_leaves_to_learn():
     model = small()
     units = units_of(model, 300)
@@ -185,6 +190,7 @@ def test_it_learns_what_noise_leaves_to_learn():
     assert event == SelfComposedDpEvent(PoissonSampledDpEvent(0.5, GaussianDpEvent(0.02)), 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
 def test_one_that_was_stopped_goes_on_to_the_same_end(tmp_path, optimiser):
     settings = dataclasses.replace(SETTINGS, optimiser=optimiser, schedule=Schedule("linear", 0.2))
@@ -279,6 +285,7 @@ def test_a_model_that_mixes_examples_is_found_before_it_is_trained():
     assert torch.equal(flatten(model), start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", [3, 0, None])
 def test_a_probe_suits_every_kind_of_target(targets):
     probe = probe_of(small().config, targets)
@@ -387,12 +394,14 @@ def test_a_training_that_all_share_says_that_it_goes_to_infinity_and_stays():
     assert descent.done == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", ["full", "lora", "head"])
 @pytest.mark.parametrize("by_user", [False, True])
 def test_the_bits_of_what_a_unit_adds_do_not_depend_on_who_else_is_there(adapted, by_user):
     check_bits(adapted, by_user)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_nor_do_they_in_a_reduced_precision(precision):
     with running(Compute("cpu", precision)):
@@ -436,6 +445,7 @@ def check_bits(adapted, by_user):
         assert some.items() <= everyone.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", ["full", "lora"])
 def test_a_model_that_magnifies_rounding_lets_no_unit_change_the_others_parts(adapted):
     """What is normalised here is the rounding of sums that are zero but for it: all follows the order of adding."""

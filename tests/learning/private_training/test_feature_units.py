@@ -30,6 +30,7 @@ def models(tiny_bert):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [None, MEMBERS])
 @pytest.mark.parametrize("name", ["classes", "scores"])
 def test_clipped_sums_are_those_of_the_whole_model(models, name, members):

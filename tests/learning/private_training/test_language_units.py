@@ -56,6 +56,7 @@ def gradient_of(model, row):
     return torch.cat([each.reshape(-1) for each in torch.autograd.grad(loss, own)]).double().numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "by_user"),
     [
@@ -90,6 +91,7 @@ def test_clipped_sums_are_those_of_autograd_one_by_one(how, by_user):
         assert 0.97 * min(norms[unit], clip) < size <= clip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lora", pytest.param("full", marks=SLOW)])
 def test_a_documents_part_is_the_same_bits_whoever_else_is_there(how):
     model, rows = gpt2(how), documents(30)

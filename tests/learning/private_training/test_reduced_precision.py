@@ -141,6 +141,7 @@ ROWS = [Tokens(np.random.default_rng(n).integers(1, 29, 3 + n % 6).astype(np.int
 LABELS = torch.arange(16) % 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", HALVES)
 def test_one_unit_moves_a_sum_by_the_clip_at_most(precision):
     model = small()
@@ -157,6 +158,7 @@ def test_one_unit_moves_a_sum_by_the_clip_at_most(precision):
     assert 0 < np.linalg.norm(whole - plain) < 0.1 * np.linalg.norm(plain)  # it was another precision, and near
 
 
+@pytest.mark.slow
 def test_a_unit_that_overflows_counts_as_empty_and_changes_no_other():
     model, told = small(), []
     rows = [*ROWS[:5], Tokens(np.full(4, 29, np.int32), 4), *ROWS[6:]]

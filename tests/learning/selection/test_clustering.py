@@ -75,6 +75,7 @@ def test_a_corpus_far_from_the_origin_is_clustered_as_well() -> None:
     assert adjusted_rand_score(true, found.assign(texts + np.float32(3_000))) > 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(1,), (13, 1, 700), (4_096,), (4_097, 0), (9_000,)])
 def test_blocks_of_any_sizes_give_the_same_bytes(sizes: tuple[int, ...]) -> None:
     texts, _ = mixture(9_000, 5, 8, 0.5)
@@ -92,6 +93,7 @@ def test_a_seed_gives_the_same_again_and_another_its_own() -> None:
     assert not np.array_equal(first.centres, other.centres)
 
 
+@pytest.mark.slow
 def test_more_passes_over_the_corpus_never_make_it_worse() -> None:
     texts, _ = mixture(12_000, 15, 10, 0.6)
     inertias = [k_means(stream(texts, 8_000), 15, seed=2, passes=passes).inertia for passes in (1, 2, 4, 8)]
@@ -99,6 +101,7 @@ def test_more_passes_over_the_corpus_never_make_it_worse() -> None:
     assert inertias[-1] < inertias[0]
 
 
+@pytest.mark.slow
 def test_it_stops_when_nothing_moves_and_says_when_it_had_to_stop_before() -> None:
     texts, _ = mixture(10_000, 6, 10, 0.4)
     calls = 0
@@ -117,6 +120,7 @@ def test_it_stops_when_nothing_moves_and_says_when_it_had_to_stop_before() -> No
     assert not k_means(counted, 6, seed=0, passes=1).settled
 
 
+@pytest.mark.slow
 def test_the_sample_is_uniform_whatever_its_size_and_place() -> None:
     """Each text's share over many seeds; the reservoir's replacements are where a bias would come in."""
     texts = np.arange(300, dtype=np.float32)[:, None]
@@ -175,6 +179,7 @@ def test_any_small_corpus_is_clustered_with_as_many_clusters_as_it_has_texts(
         assert (found.sizes > 0).sum() == different
 
 
+@pytest.mark.slow
 def test_memory_is_of_the_sample_and_not_of_the_corpus() -> None:
     width, block = 64, 2_000
 

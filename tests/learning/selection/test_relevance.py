@@ -176,6 +176,7 @@ def test_without_features_agreement_must_be_plainer_still() -> None:
     assert with_features.agreement.chance < without.agreement.chance < without.agreement.value
 
 
+@pytest.mark.slow
 def test_one_party_is_judged_by_its_noise() -> None:
     features, warned = public_features(), 0
     for seed in range(300):
@@ -297,6 +298,7 @@ def train(features: np.ndarray, private: np.ndarray, settings: Optimisation, z: 
     return direction(descent.point.numpy().reshape(2, WIDTH))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 def test_private_training_of_real_heads_is_judged_right(optimiser: str) -> None:
     """Parties train under DP on public text and their own: of another domain, or of the same one."""

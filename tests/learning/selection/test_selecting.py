@@ -57,6 +57,7 @@ def blocks(scores: np.ndarray, clusters: np.ndarray, sizes: list[int], order: in
         at, turn = at + len(part), turn + 1
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 120), st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([0, 1, 3]), st.data())
 def test_ais_is_the_papers_loop_in_the_papers_order(n: int, k: int, seed: int, kinds: int, data: st.DataObject) -> None:
@@ -65,6 +66,7 @@ def test_ais_is_the_papers_loop_in_the_papers_order(n: int, k: int, seed: int, k
     assert select([Rows(0, scores, clusters)], "ais", m, clusters=k).tolist() == literal(scores, clusters, k, m)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_the_choice_is_the_same_however_rows_arrive_and_little_is_held(data: st.DataObject) -> None:
@@ -85,6 +87,7 @@ def test_the_choice_is_the_same_however_rows_arrive_and_little_is_held(data: st.
         assert selector.candidates == (n if method == "all" else m)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_what_is_not_chosen_of_a_part_is_never_needed(data: st.DataObject) -> None:
@@ -162,6 +165,7 @@ def test_random_does_not_look_at_scores() -> None:
     np.testing.assert_array_equal(chosen, select([Rows(0, -scores)], "random", 50, seed=1))
 
 
+@pytest.mark.slow
 def test_the_hash_is_uniform_and_keyed_by_seed_and_purpose() -> None:
     numbers = np.arange(200_000)
     ways = [hashed(numbers, 0, "a"), hashed(numbers, 1, "a"), hashed(numbers, 0, "b")]

@@ -70,6 +70,7 @@ def test_a_batch_says_of_a_token_what_it_says_alone(world, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_all_parties_noise_gives_targets_that_a_student_can_learn_from(world, tmp_path):
     public, teachers, texts, openings, found = world
     cells = cells_of_texts(public, texts, openings, found.each, TOP)

@@ -77,6 +77,7 @@ def _found_one_by_one(entry, text, gap):
     return {place for match in matches for start, stop in match.regs[1:] for place in range(start, stop)}
 
 
+@pytest.mark.slow
 @given(
     st.lists(_ENTRY, min_size=1, max_size=6),
     st.lists(st.sampled_from(["a", "B", "ab", "A-b", "@", "a:", " ", " ", "\n", "x", ","]), max_size=20).map("".join),
@@ -139,6 +140,7 @@ def test_tokens_of_a_text_are_marked_by_offsets(byte_level):
     assert 0 < found.sum() < len(ids)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["call", " me", " at", "@", "é", "\u20ac", "\U0001f600", " ", "ID", "x"]), max_size=12))
 def test_texts_of_token_numbers_are_marked_as_their_characters_are(byte_level, parts):
     text = "".join(parts)
@@ -183,6 +185,7 @@ def test_a_tokenizer_that_guesses_at_spaces_is_refused():
         marked(Clues(contact=("@",)), Texts.joined([np.array([1], np.int32)], 0), made)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4))))
 def test_covered_is_having_a_character_in_common(sizes, spans):
     starts = np.concatenate([[0], np.cumsum(sizes)])

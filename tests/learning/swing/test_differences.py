@@ -54,6 +54,7 @@ def test_a_teacher_that_says_no_number_counts_as_the_public_model():
 _CHANCES = arrays(np.float64, (3, 4, 6), elements=st.floats(0, 1)).filter(lambda each: (each.sum(axis=2) > 0.01).all())
 
 
+@pytest.mark.slow
 @given(_CHANCES, st.floats(0.01, LARGEST_CLIP), st.integers(1, 1 << 12))
 def test_a_changed_teacher_moves_the_sum_by_no_more_than_is_charged(rows, clip, levels):
     public, one, other = rows / rows.sum(axis=2, keepdims=True)
@@ -101,6 +102,7 @@ def test_all_tokens_together_are_one_gaussian_event_and_as_many_queries():
     assert skellam.noise_multiplier_charged() == pytest.approx(40.0, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_noise_of_tokens_that_are_charged_together_is_that_of_tokens_charged_one_by_one():
     """T releases of sensitivity 2 c under noise s are one Gaussian of s / (2 c sqrt(T))."""
     from dp_accounting import SelfComposedDpEvent
@@ -118,6 +120,7 @@ def test_both_ends_make_the_same_mechanism():
     assert made(found.kind, numbers_of(found)) == found
 
 
+@pytest.mark.slow
 def test_the_shares_of_all_parties_are_the_charged_noise():
     found = mechanism(4000, 8, clip=0.3, noise_multiplier=2.0, shares=4)
     stream = NoiseStream.insecure(1)

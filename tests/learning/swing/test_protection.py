@@ -22,6 +22,7 @@ def test_without_protection_nothing_changes_and_nothing_is_promised():
     assert Protection().epsilon(10) is None
 
 
+@pytest.mark.slow
 def test_noise_on_the_likeliest_leaves_the_proportions_of_the_others():
     found = protected(SAID, Protection("top", 0.05, 3), STREAM.child("a")).exp()
     before = SAID.exp()
@@ -34,6 +35,7 @@ def test_noise_on_the_likeliest_leaves_the_proportions_of_the_others():
     assert (changed > 1e-4).float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_noise_on_all_changes_all():
     found = protected(SAID, Protection("all", 0.01), STREAM.child("b")).exp()
     assert (found == 0).float().mean() > 0.2, "what noise made negative is 0"
@@ -54,6 +56,7 @@ def test_little_noise_changes_little():
         assert (found - SAID.exp()).abs().max() < 2e-4
 
 
+@pytest.mark.slow
 def test_noise_on_all_has_the_charged_scale():
     """Far from 0 nothing is cut: the standard deviation of what a half was changed by is sqrt(2) scale."""
     said = torch.full((20_000, 2), math.log(0.5))
@@ -62,6 +65,7 @@ def test_noise_on_all_has_the_charged_scale():
     assert abs(2 * found[:, 0].std() / (math.sqrt(2) * 0.02 * math.sqrt(2)) - 1) < 0.03
 
 
+@pytest.mark.slow
 def test_the_price_is_two_over_the_scale_a_token():
     assert Protection("all", 4.0).epsilon(1) == 0.5
     assert Protection("all", 4.0).epsilon(1000) == 500.0
@@ -78,6 +82,7 @@ def _laplace_ratio(first, second, scale):
 _ROWS = arrays(np.float64, (2, 7), elements=st.floats(0, 1)).filter(lambda each: (each.sum(axis=1) > 0.01).all())
 
 
+@pytest.mark.slow
 @given(_ROWS, st.floats(0.1, 10))
 def test_any_two_distributions_differ_by_no_more_than_is_charged(rows, scale):
     rows = rows / rows.sum(axis=1, keepdims=True)
@@ -93,6 +98,7 @@ def test_opposite_certainties_cost_all_that_is_charged():
     assert _laplace_ratio(*steps, 0.5) == Protection("all", 0.5).epsilon(1) == 4.0
 
 
+@pytest.mark.slow
 def test_each_text_has_noise_of_its_own_and_the_same_again():
     protect = Protector(Protection("all", 0.1), NoiseStream.insecure(1))
     assert torch.equal(protect(SAID, "x/1"), protect(SAID, "x/1"))

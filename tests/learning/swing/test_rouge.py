@@ -8,6 +8,7 @@ from aggregation.errors import ConclaveError
 from learning.swing.rouge import rouge
 
 
+@pytest.mark.slow
 def test_rouge_by_hand_and_without_a_network(monkeypatch):
     """Real "the meeting is on monday", generated "monday the meeting": 3 of 3 and 3 of 5 words in common, F1 3/4; pairs
     1 of 2 and 1 of 4, F1 1/3; longest common subsequence "the meeting", 2 of 3 and 2 of 5, F1 1/2.

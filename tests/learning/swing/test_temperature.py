@@ -61,6 +61,7 @@ def test_no_text_is_no_error():
     assert _of([], Temperature(2.0, 5.0, 9.0), stops=[0]).each.shape == (0,)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.booleans(), max_size=12), min_size=1, max_size=6),
     st.floats(0.1, 5),

@@ -20,6 +20,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Document]
     return {name: list(read(Source(name, columns=extra), cache)) for name in documentation.NAMES}
 
 
+@pytest.mark.slow
 def test_there_is_enough_text_to_learn_from(corpus: dict[str, list[Document]]) -> None:
     words = {name: sum(len(tokenize(d.text)) for d in documents) for name, documents in corpus.items()}
     assert len(corpus["documentation"]) > 5_000

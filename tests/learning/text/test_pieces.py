@@ -14,6 +14,7 @@ def found(content, name="row"):
     return list(pieces(io.BytesIO(content), "sheet", name))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("ab", max_size=9), max_size=6), st.integers(1, 40))
 def test_every_element_is_found_wherever_a_chunk_ends(texts, chunk):
     content = (

@@ -286,6 +286,7 @@ class TestHub:
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
+@pytest.mark.slow
 def test_reading_text_needs_no_torch() -> None:
     program = (
         "import sys, tempfile, pathlib; from learning.embeddings import cooccurrence\n"

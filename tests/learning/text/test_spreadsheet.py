@@ -360,6 +360,7 @@ def test_the_keys_of_other_files_are_not_offered_and_a_preview_shows_its_columns
     assert (found.text, found.label, found.rows) == ("body", "kind", 30)
 
 
+@pytest.mark.slow
 def test_a_sheet_is_read_as_a_stream(tmp_path):
     """Rows of numbers, which are no shared texts: what stays of a row is less than its cells by far."""
     peaks = []

@@ -48,6 +48,7 @@ def test_words_are_encoded_by_position_and_unknown_ones_by_minus_one() -> None:
     assert (vocabulary.position("nope"), "file" in vocabulary, len(vocabulary)) == (-1, True, 2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(), min_size=1))
 def test_a_vocabulary_survives_its_bytes(texts: list[str]) -> None:
     words = tuple(dict.fromkeys(word for text in texts for word in tokenize(text)))

@@ -117,6 +117,7 @@ def _stop_at(step: int):
 @pytest.mark.parametrize("match", ["last", "paired"])
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryKind:
+    @pytest.mark.slow
     def test_a_student_comes_nearer_to_its_teacher_which_stays_as_it_is(self, kind, match, pair_of) -> None:
         parts = pair_of(kind)
         before = digest(parts[0])
@@ -153,6 +154,7 @@ class TestEveryKind:
         assert any(gradient.abs().max() > 0.01 for gradient in gradients[2].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_gives_the_same_student(kind, pair_of) -> None:
     found = []
@@ -164,6 +166,7 @@ def test_the_same_seed_gives_the_same_student(kind, pair_of) -> None:
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", [3, 4])
 def test_one_that_was_stopped_goes_on_as_if_it_never_had(kind, step, pair_of, tmp_path) -> None:
@@ -220,6 +223,7 @@ class TestOrder:
 
         assert padding(10) < 0.15 < 0.3 < padding(1)
 
+    @pytest.mark.slow
     def test_no_more_texts_are_held_than_the_buffer_and_the_bucket(self, pair_of) -> None:
         ahead, taken, passes = [], 0, 0
 
@@ -275,6 +279,7 @@ class TestOrder:
 
 
 class TestModels:
+    @pytest.mark.slow
     def test_a_student_of_another_family_learns_where_width_and_vocabulary_agree(self, pair_of) -> None:
         teacher, _, tokenizer = pair_of("masked")
         torch.manual_seed(1)
@@ -288,6 +293,7 @@ class TestModels:
         assert tuple(outcome.losses) == NAMES
         assert digest(student) != before
 
+    @pytest.mark.slow
     def test_a_parameter_that_no_loss_reaches_stays_and_is_taken_up(self, pair_of, tmp_path) -> None:
         found = []
         for folder in (None, tmp_path, tmp_path):
@@ -305,6 +311,7 @@ class TestModels:
         assert len(found) == 2
         assert found[0] == found[1]
 
+    @pytest.mark.slow
     def test_heads_are_not_asked_where_no_loss_needs_them(self, pair_of) -> None:
         teacher, student, tokenizer = pair_of("masked")
         asked = []
@@ -315,6 +322,7 @@ class TestModels:
         _distil((teacher, student, tokenizer), replace(QUICK, weights=Weights(soft=0)))
         assert len(asked) == 2 * 4 * 2  # the student's alone; 30 texts are 3 batches of 8, one of 6
 
+    @pytest.mark.slow
     def test_frozen_parameters_stay(self, pair_of) -> None:
         parts = pair_of("encoder")
         table = parts[1].embeddings.token_type_embeddings.weight
@@ -341,6 +349,7 @@ class TestRefused:
         with pytest.raises(ModelError, match="The tokenizer has"):
             _distil((teacher, student, tokenizer))
 
+    @pytest.mark.slow
     def test_a_tokenizer_without_a_mask_token_unless_nothing_is_masked(self, pair_of, tiny_bert) -> None:
         tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
         teacher, student, _ = pair_of("encoder")
@@ -421,6 +430,7 @@ class TestCheckpoint:
         with pytest.raises(IntegrityError, match=r"other models, texts, settings or seed. Remove it"):
             _distil(parts, settings, checkpoint=tmp_path, **more)
 
+    @pytest.mark.slow
     def test_how_often_it_is_written_is_no_part_of_a_training(self, pair_of, tmp_path) -> None:
         self._stopped(pair_of, tmp_path)
         heard = []
@@ -443,6 +453,7 @@ class TestCheckpoint:
             with pytest.raises(IntegrityError, match=r"distillation.safetensors cannot be read.*Remove it"):
                 _distil(pair_of("encoder"), checkpoint=tmp_path)
 
+    @pytest.mark.slow
     def test_one_whose_writing_was_cut_short_leaves_the_one_before(self, pair_of, tmp_path, monkeypatch) -> None:
         self._stopped(pair_of, tmp_path)
         shutil.copytree(tmp_path, tmp_path / "before")

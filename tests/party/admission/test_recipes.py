@@ -271,6 +271,7 @@ async def test_a_plan_that_borrows_the_name_of_word_embeddings_for_a_domain_clas
     assert "this plan runs privdistil" in await refused(both.join())
 
 
+@pytest.mark.slow
 async def test_a_task_of_another_recipe_is_refused_after_a_join_that_was_honest(opened, terms, releases, monkeypatch):
     """The terms are those of teachers trained privately; what is asked is a classifier's scores after that training."""
     caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=30.0), policy={"epsilon": 90.0})

@@ -55,6 +55,7 @@ def refused(plan, config):
     return found.value
 
 
+@pytest.mark.slow
 def test_what_is_of_others_is_neither_priced_nor_held_against_the_policy(divided, config, counts):
     plan = divided()
     own = config(**PINNED)
@@ -64,6 +65,7 @@ def test_what_is_of_others_is_neither_priced_nor_held_against_the_policy(divided
     assert affordable(own_terms(plan, "north")) == [("counts", event_of(counts))]
 
 
+@pytest.mark.slow
 def test_a_party_in_both_bears_both(divided, config):
     refusal = refused(divided("north", "south"), config(**PINNED))
     assert refusal.reason == Reason.PLAN

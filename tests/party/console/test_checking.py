@@ -397,6 +397,7 @@ def test_what_is_free_beside_private_text_is_told_coarsely(machine, tmp_path):
     assert Capacity.of(tmp_path, frank=True) == Capacity(5_000_000_001, 3_999_999_999)
 
 
+@pytest.mark.slow
 async def test_a_coordinator_that_asks_again_and_again_what_fits_reads_no_size_of_text_or_sums(
     machine, opened, trains_here
 ):

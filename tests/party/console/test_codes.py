@@ -65,6 +65,7 @@ def damaged(site, folder):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "wanted"),
     [

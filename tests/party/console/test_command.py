@@ -65,6 +65,7 @@ def test_what_help_says_needs_no_numbers():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_what_prices_is_not_loaded_before_something_is_priced():
     code = "import party.console.command, party.console.checking, sys; print('dp_accounting' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -163,6 +164,7 @@ def test_a_port_in_use_is_one_sentence(party_file, capsys):
     assert f"party north cannot listen on 127.0.0.1:{port}: address already in use" in said(capsys).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_serve_says_where_it_listens_and_ends_quietly(party_file, ending, code):
     command = [sys.executable, "-m", "party.console.command", "serve", "--config", str(party_file()), "--json"]

@@ -245,6 +245,7 @@ async def test_garbage_after_the_welcome_ends_that_connection_alone(identities, 
     assert "ended the connection" in made.trouble or made.trouble == ""
 
 
+@pytest.mark.slow
 async def test_garbage_in_place_of_grpc_costs_the_party_bounded_memory(identities, listens, shows, dials):
     """256 MiB of noise, and no word of it is read: what comes back is never taken."""
     sent = 0

@@ -172,6 +172,7 @@ async def test_a_copy_that_lacks_nothing_is_put_back_as_it_was_and_its_runs_end(
         await ledger.join("anew", PLAN, [("counts", EVENT)])
 
 
+@pytest.mark.slow
 async def test_what_a_copy_lacks_is_charged_when_it_is_put_back(home, copy):
     """The attack: charges that a restored ledger forgot would be admitted a second time."""
     await charge(home, "before", 3)
@@ -189,6 +190,7 @@ async def test_what_a_copy_lacks_is_charged_when_it_is_put_back(home, copy):
     assert "spent in all" in statement.log[-1].what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spent", [math.inf, 1000.0])
 async def test_nothing_is_left_where_nobody_knows_what_a_copy_lacks(home, copy, spent):
     await charge(home, "before")
@@ -215,6 +217,7 @@ async def test_an_account_that_is_opened_after_a_copy_was_put_back_inherits_what
     assert refusal.value.reason is Reason.BUDGET
 
 
+@pytest.mark.slow
 async def test_every_account_is_charged_up_to_what_was_stated(home, copy):
     open_account(home, "south", epsilon=4.0, delta=1e-6, simulation=False)
     open_account(home, "open", epsilon=None, delta=None, simulation=False, protection=Protection(relation="none"))

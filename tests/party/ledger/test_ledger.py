@@ -343,6 +343,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_kill_within_a_take_over_leaves_the_charge_as_it_was(opened, tmp_path):
     ledger = await joined(opened)
     key = await ledger.reserve("run", "counts", EVENT)
@@ -495,6 +496,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_what_was_reserved_survives_a_kill(opened, tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -142,6 +142,7 @@ async def useless(waiting):
     assert trained.reason == Reason.BUDGET if isinstance(trained, Refusal) else not trained.text
 
 
+@pytest.mark.slow
 async def test_a_record_that_is_added_resets_nothing(archive):
     await archive.trains("north", ROWS, charges=3)
     spent = archive.spent("north")
@@ -152,6 +153,7 @@ async def test_a_record_that_is_added_resets_nothing(archive):
     assert archive.inherits("north") == set()
 
 
+@pytest.mark.slow
 async def test_a_lineage_with_another_name_inherits_and_tells_its_administrator_alone(archive):
     await archive.trains("north", ROWS, charges=3)
     assert await blank(archive.trains("south", ROWS)) == ("north",)
@@ -163,6 +165,7 @@ async def test_a_lineage_with_another_name_inherits_and_tells_its_administrator_
     assert [charge.blank for run in archive.statement("south").runs for charge in run.charged] == [True]
 
 
+@pytest.mark.slow
 async def test_what_is_answered_without_text_costs_nobody_else_anything(archive):
     await archive.trains("north", ROWS, charges=2)
     await blank(archive.trains("south", ROWS, charges=2))

@@ -76,6 +76,7 @@ async def test_noise_that_is_reproduced_is_on_the_processor_unless_the_file_says
     assert (await caller.join()).device == "cuda"
 
 
+@pytest.mark.slow
 async def test_a_device_that_is_gone_is_refused_before_anything_is_charged(learner, tmp_path):
     caller = await learner()
     on(caller, Machine(Compute("cuda:9"), Compute("cuda:9")))
@@ -106,6 +107,7 @@ def meddled(message, depth=8):
     return message
 
 
+@pytest.mark.slow
 async def test_no_message_chooses_what_a_party_computes_with(learner, pooled, tmp_path, monkeypatch):
     """Not in the plan that is joined, its terms or its document, and not in what is asked to be trained."""
     caller = await learner()
@@ -203,6 +205,7 @@ async def test_a_refusal_for_a_device_names_none_of_the_machine(name, named, lea
     assert charged(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_a_device_that_is_full_after_the_charge_costs_no_text_and_no_second_charge(
     learner, tmp_path, monkeypatch, caplog
 ):

@@ -124,6 +124,7 @@ def test_the_command_ends_with_1_where_nothing_serves_and_asks_nobody(tmp_path, 
     assert json.loads(capsys.readouterr().out)["state"] == "serving"
 
 
+@pytest.mark.slow
 def test_the_command_loads_nothing_heavy(tmp_path):
     """It is asked every half minute."""
     code = (

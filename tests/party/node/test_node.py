@@ -71,6 +71,7 @@ async def test_it_tells_no_size_unasked(opened):
     assert not (await (await opened(policy={"declared_size": 7330})).describe()).facts
 
 
+@pytest.mark.slow
 async def test_what_it_answers_is_the_bounded_counts_plus_its_noise(opened, terms):
     """With reproducible noise the noise can be taken off again; what is left must be the clipped counts themselves."""
     caller = await opened(plan=terms(insecure_reproducible_noise=True), **SIMULATED)
@@ -606,6 +607,7 @@ async def test_health_is_served_to_whoever_may_ask_and_to_nobody_else(opened):
         assert failure.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.slow
 async def test_what_it_keeps_is_private(opened, tmp_path):
     caller = await opened()
     await caller.ready()
@@ -797,6 +799,7 @@ async def test_units_stay_with_their_teachers_from_run_to_run(opened, terms, rel
     np.testing.assert_array_equal(stored(tmp_path, "votes"), first)
 
 
+@pytest.mark.slow
 async def test_teachers_learn_in_a_process_of_their_own(opened, terms, releases, tmp_path):
     """The one test here without `trains_here`: the job, its keys included, goes through the subprocess' pipe."""
     caller = await teaching(opened, terms, releases, "training", "free")
@@ -818,6 +821,7 @@ def test_wrapping_is_modulo_two_to_the_32():
     assert [int(each) % 2**32 for each in block[0]] == [2**31 + 1, 2**31 - 1, 7]
 
 
+@pytest.mark.slow
 def test_the_node_never_imports_torch():
     code = "import sys, party.node.lifecycle, party.console.command, party.actor\n"
     code += "print({'torch', 'datasets'} & sys.modules.keys())"

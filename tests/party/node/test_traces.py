@@ -62,6 +62,7 @@ async def test_whoever_may_not_ask_leaves_no_span(opened, tmp_path):
     assert await spans_of(caller, tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_what_a_run_did_is_told_without_what_was_in_it(opened, tmp_path):
     caller = await opened(**HERE)
     await caller.ready()
@@ -86,6 +87,7 @@ async def test_what_a_run_did_is_told_without_what_was_in_it(opened, tmp_path):
     assert {key for span in spans for key in span["tells"]} <= {f"conclave.{name}" for name in ATTRIBUTES}
 
 
+@pytest.mark.slow
 async def test_a_release_that_a_caller_made_up_is_not_repeated(opened, tmp_path):
     caller = await opened(**HERE)
     await caller.ready()
@@ -95,6 +97,7 @@ async def test_a_release_that_a_caller_made_up_is_not_repeated(opened, tmp_path)
     assert "block" in [span["name"] for span in await spans_of(caller, tmp_path)]
 
 
+@pytest.mark.slow
 async def test_a_collector_that_says_nothing_delays_no_answer_and_the_end_by_a_moment(opened, monkeypatch):
     monkeypatch.setattr("protos.telemetry.exporting.CLOSING", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -87,6 +87,7 @@ async def test_a_tokenizer_that_fails_at_a_record_is_refused_whatever_the_record
     assert not [path for path in opened if path.endswith((".arrow", ".incomplete"))]  # what a shard is read through
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["with tokenizer.json", "without it"])
 async def test_a_file_of_the_partys_that_a_model_names_is_never_opened(learner, films, hostile, opens, tmp_path, kept):
     films(PLAIN)

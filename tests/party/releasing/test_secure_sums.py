@@ -257,6 +257,7 @@ async def refused(waiting):
     return refusal.value
 
 
+@pytest.mark.slow
 async def test_the_sum_is_that_of_the_noised_vectors_and_is_charged_once(four):
     parties = await four()
     total = await parties.to_the_end()
@@ -264,6 +265,7 @@ async def test_the_sum_is_that_of_the_noised_vectors_and_is_charged_once(four):
     assert [parties.charged(name) for name in NAMES] == [[0]] * 4
 
 
+@pytest.mark.slow
 async def test_a_party_lost_before_its_vector_is_left_out(four):
     parties = await four(dropouts=1)
     total = await parties.to_the_end(lost=("east",))
@@ -350,6 +352,7 @@ async def test_nothing_is_revealed_without_the_others_signatures(four):
     assert "are needed" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_a_node_that_was_started_again_has_forgotten_its_secrets_and_takes_a_new_attempt(four):
     parties = await four(attempts=2)
     await parties.to_masks()
@@ -362,6 +365,7 @@ async def test_a_node_that_was_started_again_has_forgotten_its_secrets_and_takes
     assert again.charged("north") == [0, 1]
 
 
+@pytest.mark.slow
 async def test_attempts_that_the_plan_does_not_pay_for_are_refused(four):
     parties = await four()
     await parties.to_masks()
@@ -398,6 +402,7 @@ async def test_a_substituted_peer_is_refused(four):
     assert "not of the key pinned for it" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_enough_disclaimers_take_a_lost_attempts_charge_back_and_the_next_one_is_paid(four):
     parties = await four()
     await parties.to_masks()
@@ -419,6 +424,7 @@ async def test_enough_disclaimers_take_a_lost_attempts_charge_back_and_the_next_
     assert not list((again.folder / "west.party/runs").glob("*/counts.0.masked"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("colluders", "needed"), [(0, 2), (1, 3)])
 async def test_disclaimers_that_are_too_few_forged_foreign_or_replayed_take_nothing_back(four, colluders, needed):
     parties = await four(colluders=colluders)
@@ -443,6 +449,7 @@ async def test_disclaimers_that_are_too_few_forged_foreign_or_replayed_take_noth
     assert parties.charged("north") == []
 
 
+@pytest.mark.slow
 async def test_a_party_that_revealed_signs_nothing_and_stays_charged(four):
     parties = await four()
     total = await parties.to_masks()
@@ -461,6 +468,7 @@ async def test_a_party_that_revealed_signs_nothing_and_stays_charged(four):
     assert [again.charged(name) for name in NAMES] == [[], [0], [0], [0]]
 
 
+@pytest.mark.slow
 async def test_a_share_that_is_about_to_leave_when_its_attempt_is_disclaimed_stays(four):
     parties = await four()
     total = await parties.to_masks()
@@ -559,6 +567,7 @@ class Killed(Exception):
     """Stands for the death of the coordinator."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [None, DISCLAIM, REFUND], ids=["", "before disclaimers", "before refunds"])
 async def test_a_run_that_pays_for_one_attempt_outlives_parties_restarted_amid_it(four, tmp_path, killed):
     """Two of four have forgotten an attempt whose masked vectors all left: too few to open it."""
@@ -585,6 +594,7 @@ async def test_a_run_that_pays_for_one_attempt_outlives_parties_restarted_amid_i
     assert [line.strip() for line in lines if "signed to reveal" in line] == [told]
 
 
+@pytest.mark.slow
 async def test_an_attempt_that_too_few_disclaim_stays_charged_and_is_told(four, tmp_path):
     parties, lines = await four(attempts=1), []
     coordinator = driving(parties, tmp_path, lines)
@@ -602,6 +612,7 @@ async def test_an_attempt_that_too_few_disclaim_stays_charged_and_is_told(four, 
     assert all(coordinator.parties.charged(name) == [0] for name in NAMES)
 
 
+@pytest.mark.slow
 async def test_a_dealer_whose_shares_most_peers_cannot_open_is_left_out_of_the_next_attempt(four, tmp_path):
     parties, lines = await four(dropouts=1), []
     coordinator = driving(parties, tmp_path, lines)
@@ -640,6 +651,7 @@ async def restarted(parties, name):
     return dataclasses.replace(parties, callers=parties.callers | {name: other})
 
 
+@pytest.mark.slow
 async def test_a_step_is_summed_securely_and_every_attempt_has_a_sample_of_its_own(stepping):
     parties = await stepping()
     await parties.train(0)
@@ -655,6 +667,7 @@ async def test_a_step_is_summed_securely_and_every_attempt_has_a_sample_of_its_o
     assert [parties.charged(name) for name in NAMES] == [[0]] * 4
 
 
+@pytest.mark.slow
 async def test_an_attempt_at_a_step_is_masked_of_its_own_sample_alone(stepping):
     parties = await stepping()
     await parties.train(0)
@@ -688,6 +701,7 @@ async def test_an_attempt_at_a_step_is_masked_of_its_own_sample_alone(stepping):
     assert "was answered from already" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_a_step_of_which_nothing_was_sent_serves_the_next_attempt_under_one_charge(stepping):
     """So that a sum lost in its first rounds costs nothing more, and no second sample is drawn for it."""
     parties = await stepping(attempts=2)
@@ -702,6 +716,7 @@ async def test_a_step_of_which_nothing_was_sent_serves_the_next_attempt_under_on
     assert [parties.charged(name) for name in NAMES] == [[1, 2]] * 4
 
 
+@pytest.mark.slow
 async def test_a_step_is_opened_for_other_parameters_as_often_as_the_plan_pays_and_no_more(stepping):
     parties = await stepping(attempts=2)
     north = parties.callers["north"]
@@ -714,6 +729,7 @@ async def test_a_step_is_opened_for_other_parameters_as_often_as_the_plan_pays_a
     assert parties.charged("north") == [0, 3]
 
 
+@pytest.mark.slow
 async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
     parties = await stepping()
     await parties.train(0)
@@ -725,6 +741,7 @@ async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
     assert sorted(names) == ["steps.1.counts.npz", "steps.1.operation.json"]
 
 
+@pytest.mark.slow
 async def test_scores_of_public_texts_are_summed_without_noise_and_without_a_charge(joined, descent):
     """What PrivDistil asks where no party lets its classifier out: nobody sees one party's scores."""
     training = descent("domain", weights=True)
@@ -769,6 +786,7 @@ async def left_out(parties, attempt=0, lost="north"):
     return total, absence(total.group, openings, survivors, total.consents())
 
 
+@pytest.mark.slow
 async def test_a_party_that_is_not_on_the_signed_list_takes_its_charge_back_and_never_speaks_of_it_again(four):
     parties = await four(dropouts=1, attempts=2)
     total, shown = await left_out(parties)
@@ -789,6 +807,7 @@ async def test_a_party_that_is_not_on_the_signed_list_takes_its_charge_back_and_
     assert parties.charged("north") == [1]
 
 
+@pytest.mark.slow
 async def test_a_party_that_was_not_restarted_drops_its_secrets_with_the_charge(four):
     parties = await four(dropouts=1)
     _, shown = await left_out(parties)
@@ -800,6 +819,7 @@ async def test_a_party_that_was_not_restarted_drops_its_secrets_with_the_charge(
     assert "not going on here" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_signatures_that_are_too_few_forged_mixed_foreign_or_replayed_take_nothing_back(four):
     parties = await four(dropouts=1, attempts=2)
     _, other = await left_out(parties, lost="west")
@@ -828,6 +848,7 @@ async def test_signatures_that_are_too_few_forged_mixed_foreign_or_replayed_take
     assert parties.charged("north") == [0]
 
 
+@pytest.mark.slow
 async def test_a_party_that_revealed_stays_charged_whatever_it_is_shown(four):
     parties = await four(dropouts=1)
     total = await parties.to_masks()
@@ -844,6 +865,7 @@ async def test_a_party_that_revealed_stays_charged_whatever_it_is_shown(four):
         assert parties.charged("north") == [0]
 
 
+@pytest.mark.slow
 async def test_a_party_that_agreed_to_a_list_with_itself_refuses_a_second_list_of_a_coordinator_that_holds_keys(four):
     parties = await four(dropouts=1)
     total = await parties.to_masks()
@@ -862,6 +884,7 @@ def forged_with_the_keys(parties, total):
     return Absence(total.group.roster.digest, b"", OTHERS, given).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [None, "before the last round", "when all is summed"])
 async def test_a_run_has_a_party_that_was_restarted_amid_it_take_back_what_it_paid_for_nothing(four, tmp_path, killed):
     parties, lines = await four(dropouts=1), []
@@ -904,6 +927,7 @@ async def test_a_run_has_a_party_that_was_restarted_amid_it_take_back_what_it_pa
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [True, False])
 async def test_a_party_that_was_lost_is_asked_when_the_run_is_about_to_end_and_is_not_waited_for(
     four, tmp_path, monkeypatch, back

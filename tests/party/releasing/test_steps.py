@@ -97,6 +97,7 @@ def test_only_in_steps_is_noise_that_of_several_parties(terms, config):
         admit(terms(releases=[whole]), config())
 
 
+@pytest.mark.slow
 def test_steps_within_the_budget_are_admitted(terms, config):
     labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
     plan = terms(recipe="dp_sgd", releases=[stepped(shares=2)], epsilon=5.0, labelled=labelled)

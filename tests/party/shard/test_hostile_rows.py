@@ -115,6 +115,7 @@ def check(became, path, place, one_more=True):
         assert users[name] == own
 
 
+@pytest.mark.slow
 @given(LINES, st.integers(0, 4))
 @FEW
 @example(AWFUL[0], 0)
@@ -129,6 +130,7 @@ def test_a_json_line_changes_no_other_unit(became, tmp_path, awful, place):
     check(became, other, place)
 
 
+@pytest.mark.slow
 @given(JSON.map(line_of) | st.sampled_from([b"[" * 30_000 + b"]" * 30_000, b"1" * 5000, b"NaN", b"1e999"]), st.data())
 @FEW
 def test_an_element_of_an_array_changes_no_other_unit(became, tmp_path, awful, data):
@@ -147,6 +149,7 @@ def csv_line(row):
 CELLS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(
     CELLS.map(csv_line)
     | st.binary(max_size=40).filter(lambda line: b"\n" not in line)
@@ -162,6 +165,7 @@ def test_a_csv_row_changes_no_other_unit(became, tmp_path, awful, place):
     check(became, path, place)
 
 
+@pytest.mark.slow
 @given(
     st.none() | st.binary(max_size=20),
     st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
@@ -177,6 +181,7 @@ def test_a_parquet_row_changes_no_other_unit(became, tmp_path, text, label, plac
     check(became, path, place, one_more=False)
 
 
+@pytest.mark.slow
 def test_a_record_too_long_is_a_unit_of_nothing_and_a_long_one_is_cut(became, tmp_path):
     path = tmp_path / "rows.jsonl"
     too_long = b'{"text": "' + b"a" * MAXIMUM_CELL + b'"}'

@@ -198,6 +198,7 @@ def test_the_census_knows_both_texts_of_everything_that_was_read(read, tmp_path)
     assert len(both & census(swapped, SINGLE)) == 2
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5), min_size=1, max_size=8), st.data())
 def test_token_rows_are_a_sequence_of_what_went_in(lists, data):
     ids = np.array([token for each in lists for token in each], np.int32)

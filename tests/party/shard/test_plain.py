@@ -136,6 +136,7 @@ def test_a_second_text_belongs_to_a_document(make, read):
         read(make(record="sentence"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("adapt", "by_user"), [("head", False), ("head", True), ("lora", False)])
 def test_one_unit_more_moves_the_clipped_sum_by_no_more_than_the_clip(make, adapt, by_user):
     """Both texts of a record are clipped together; apart they would move the sum by more."""

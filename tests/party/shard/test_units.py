@@ -81,6 +81,7 @@ def test_an_owner_is_in_one_part(tmp_path):
     assert sum(map(len, parts)) == 20
 
 
+@pytest.mark.slow
 def test_dirichlet_skews_by_label_and_evens_out_as_alpha_grows():
     def spread(alpha):
         table = PartTable(by="dirichlet", parts=4, part=0, alpha=alpha, label="label", seed=3)

@@ -131,6 +131,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "how"), CASES)
 def test_a_job_on_another_device_leaves_nothing_behind_and_gives_the_same(kind, how, job, elsewhere, monkeypatch):
     monkeypatch.setattr("party.tasks.text.model.tokens_at_once", lambda device: 64)  # the second device is no faster

@@ -142,6 +142,7 @@ def start_votes(folder, texts=QUERIES):
     return predict(model, encode(tokenizer, texts, longest=32).rows).argmax(axis=1)
 
 
+@pytest.mark.slow
 def test_votes_are_summed_as_the_mechanism_bounds_them(make):
     told = []
     job = make()
@@ -161,6 +162,7 @@ def test_classifiers_learn_what_words_decide(make, adapt, rate, epochs):
     assert ((votes == truth).mean(axis=1) > 0.85).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", ["head", "lora", "full"])
 def test_one_unit_less_changes_one_classifier(make, learned, adapt):
     short = {"descent": {"epochs": 1}, "adapt": adapt}
@@ -173,6 +175,7 @@ def test_one_unit_less_changes_one_classifier(make, learned, adapt):
         assert np.array_equal(votes[same], after[same])
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.integers(0, len(ROWS)), st.sampled_from(NAMES), st.integers(1, 25))
 def test_one_unit_more_changes_one_classifier_wherever_it_stands(make, learned, name, place, label, words):
@@ -186,6 +189,7 @@ def test_one_unit_more_changes_one_classifier_wherever_it_stands(make, learned, 
     assert not (votes != after)[[each for each in range(TEACHERS) if each != teacher]].any()
 
 
+@pytest.mark.slow
 def test_all_rows_of_a_user_are_in_one_classifier(make, learned):
     short = {"descent": {"epochs": 1}, "by_user": True}
     _, models = learned(make(**short))
@@ -194,6 +198,7 @@ def test_all_rows_of_a_user_are_in_one_classifier(make, learned):
         assert [each for each in range(TEACHERS) if models[each] != others[each]] == [slot(KEY, user, TEACHERS)]
 
 
+@pytest.mark.slow
 def test_a_classifier_without_units_votes_as_the_public_start_does(make, folder):
     rows = ROWS[:6]
     teachers = 40
@@ -205,6 +210,7 @@ def test_a_classifier_without_units_votes_as_the_public_start_does(make, folder)
     assert (votes[sorted(filled)] != start).any()
 
 
+@pytest.mark.slow
 def test_a_classifier_of_one_class_votes_for_it(make):
     rows = [review(number, 1 if slot(KEY, f"r{number}", TEACHERS) == 0 else None) for number in range(30)]
     votes = said(make(rows, descent={"learning_rate": 0.3, "epochs": 20}))
@@ -227,6 +233,7 @@ def test_the_head_of_a_model_without_fixed_features_is_trained_through_it(make, 
     assert [each for each in range(TEACHERS) if models[each] != others[each]] == [slot(KEY, "r0", TEACHERS)]
 
 
+@pytest.mark.slow
 def test_pairs_are_asked_as_pairs(make, folder):
     rows = [row | {"reply": ROWS[-1 - place]["text"]} for place, row in enumerate(ROWS)]
     shard = {"second": "reply"}

@@ -172,6 +172,7 @@ def speaker_wanted(folder, rows, training, start, tokens):
     return Speaker(merged(model), torch.from_numpy(tilts), torch.from_numpy(said), 0.1), tokenizer
 
 
+@pytest.mark.slow
 async def test_texts_and_what_is_said_of_texts_are_those_of_the_trained_model_and_only_training_costs(
     keeper, training, texts, targets, start, tokens, films, tiny_gpt2, charged, tmp_path
 ):
@@ -211,6 +212,7 @@ async def test_texts_and_what_is_said_of_texts_are_those_of_the_trained_model_an
     assert not folder.exists()
 
 
+@pytest.mark.slow
 async def test_the_parameters_that_are_kept_cannot_be_asked(keeper, start, tokens):
     caller = await keeper()
     await asked(caller, start, tokens)
@@ -218,6 +220,7 @@ async def test_the_parameters_that_are_kept_cannot_be_asked(keeper, start, token
     assert "not trained yet" in refusal.sentence or "nothing is answered under it" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_one_training_writes_once(keeper, start, tokens, charged):
     """The noise key is the training's: another start, or other texts, under it would be a second training."""
     caller = await keeper()
@@ -232,6 +235,7 @@ async def test_one_training_writes_once(keeper, start, tokens, charged):
     assert [name for name, _ in charged()] == ["teacher", "targets"]
 
 
+@pytest.mark.slow
 async def test_grading_is_done_once_for_no_shard_is_opened(keeper, start, tokens, caplog, monkeypatch):
     """Work that reads no record leaves no list of them, which elsewhere means that it has to be done without text."""
     done = []
@@ -244,6 +248,7 @@ async def test_grading_is_done_once_for_no_shard_is_opened(keeper, start, tokens
     assert not [each for each in caplog.messages if "without this party's text" in each]
 
 
+@pytest.mark.slow
 async def test_no_unit_is_in_memory_while_texts_are_written(keeper, start, tokens, monkeypatch):
     """Otherwise a coordinator that chooses the batch could tell from exhausted memory how large the shard is."""
     held = []
@@ -321,6 +326,7 @@ async def test_what_cannot_be_written_is_refused_before_anything_is_charged(
     assert charged() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -122,6 +122,7 @@ def test_a_request_for_nothing_is_refused_with_what_there_is():
         Asks.of(party_pb2.TrainRequest(operation_id="x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TRAINS)
 def test_the_half_that_is_in_the_node_needs_no_torch(kind):
     never = ("torch", "transformers", "party.node")
@@ -130,6 +131,7 @@ def test_the_half_that_is_in_the_node_needs_no_torch(kind):
     assert said.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cooccurrence", "moments", "codes"])
 def test_counting_needs_no_torch_in_the_training_process_either(kind):
     code = f"import sys, {half(kind, 'training').__name__}; print('torch' in sys.modules)"

@@ -123,6 +123,7 @@ def step_wanted(spoken, release, texts, codes, tilt=None, longest=24):
     return mechanism.contribute(clipped_sum(gradients, units.micro_batches(taken), tilted, mechanism))
 
 
+@pytest.mark.slow
 async def test_a_step_of_a_language_model_learns_what_stands_after_each_rows_code_under_the_tilt(
     speaker, spoken, steps, films, start
 ):
@@ -143,6 +144,7 @@ async def test_a_step_of_a_language_model_learns_what_stands_after_each_rows_cod
         assert np.abs(found - other).max() > 20
 
 
+@pytest.mark.slow
 async def test_each_step_has_a_tilt_of_its_own_and_text_is_read_once(speaker, spoken, steps, films, start, monkeypatch):
     read, reads = documents.plain_units, []
     monkeypatch.setattr(documents, "plain_units", lambda *given, **more: reads.append(1) or read(*given, **more))
@@ -158,6 +160,7 @@ async def test_each_step_has_a_tilt_of_its_own_and_text_is_read_once(speaker, sp
     assert len(reads) == 1
 
 
+@pytest.mark.slow
 async def test_without_codes_a_step_learns_whole_texts_and_sentences_too(speaker, spoken, steps, films, start):
     films([("the film was good. we saw a dull story.", "no"), ("good actor", "yes")])
     sentences = ["the film was good.", "we saw a dull story.", "good actor"]
@@ -169,6 +172,7 @@ async def test_without_codes_a_step_learns_whole_texts_and_sentences_too(speaker
     assert np.abs(found - step_wanted(spoken, steps, sentences, None)).max() <= 1
 
 
+@pytest.mark.slow
 async def test_a_language_model_of_one_party_has_codes_and_a_tilt_too(speaker, spoken, descent, start, films):
     from learning.models.schedules import Schedule
     from learning.private_training.dp_sgd import train_private
@@ -256,6 +260,7 @@ async def test_a_step_of_labels_has_neither_a_domain_nor_a_tilt_nor_becomes_one_
     )
 
 
+@pytest.mark.slow
 async def test_labels_that_are_said_are_labels_that_are_not_said(learner, descent, tmp_path):
     found = []
     for objective in (party_pb2.OBJECTIVE_UNSPECIFIED, party_pb2.OBJECTIVE_LABELS):
@@ -435,6 +440,7 @@ async def test_a_simulation_without_any_code_is_told_before_it_joins(speaker, co
     assert 'no row holds values of the plan in "stars". Name the values as the rows hold them' in refusal.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", "codes", "step"])
 async def test_a_party_without_any_code_is_not_told(speaker, counts, steps, start, films, kind):
     films([("good film", "purple"), ("odd film", "")])
@@ -443,6 +449,7 @@ async def test_a_party_without_any_code_is_not_told(speaker, counts, steps, star
     assert (await asked)[-1].percent == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", "codes"])
 async def test_a_plan_that_leaves_one_person_alone_with_a_code_gets_no_more_than_what_it_pays(
     speaker, counts, coded, films, charged, tmp_path, kind, steps, start
@@ -532,6 +539,7 @@ async def test_parameters_that_overflow_tell_nothing_of_what_a_shard_holds(
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 async def test_a_step_of_zeros_is_stored_for_a_sum_that_nothing_is_in(speaker, steps, counts, films, tmp_path):
     films([("odd film", "purple")])
     caller = await speaker(steps, counts(), insecure_reproducible_noise=False, policy={"simulation": False})

@@ -204,6 +204,7 @@ def units_of(rows):
     return [(row["id"], [row["text"]]) for row in rows]
 
 
+@pytest.mark.slow
 def test_what_teachers_say_is_what_the_learning_room_makes_of_their_units_clipped_as_one(make, said, learned):
     told = []
     total, vectors = said(make(), told.append)
@@ -223,6 +224,7 @@ def changed_by(make, said, rows, base=None, **more):
     return teachers, np.linalg.norm((moved - total).astype(float))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 7])
 def test_one_unit_less_changes_one_teacher_and_the_sum_by_two_levels_at_most(make, said, place):
     teachers, moved = changed_by(make, said, [row for row in NOTES if row["id"] != f"n{place}"])
@@ -230,6 +232,7 @@ def test_one_unit_less_changes_one_teacher_and_the_sum_by_two_levels_at_most(mak
     assert 0 < moved <= 2 * LEVELS
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.integers(0, len(NOTES)), st.text(max_size=60))
 def test_one_unit_more_changes_one_teacher_at_most_wherever_it_stands_and_whatever_it_says(
@@ -249,6 +252,7 @@ def test_a_unit_that_fills_an_empty_teacher_moves_the_sum_by_two_levels_at_most_
     assert 0.9 * LEVELS < moved <= 2 * LEVELS
 
 
+@pytest.mark.slow
 def test_all_texts_of_a_user_are_in_one_teacher(make, said, learned):
     _, vectors = said(make(by_user=True))
     users = [(user, [row["text"] for row in NOTES if row["who"] == user]) for user in ("u0", "u1", "u2", "u3")]
@@ -263,6 +267,7 @@ def test_all_texts_of_a_user_are_in_one_teacher(make, said, learned):
     assert moved <= 2 * LEVELS
 
 
+@pytest.mark.slow
 def test_each_sentence_is_a_unit_where_sentences_are_records(make, said):
     import hashlib
 
@@ -287,6 +292,7 @@ def test_an_empty_slot_says_what_the_public_model_says(make, said):
     assert {each for each in range(20) if vectors[each].any()} == filled
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_read_or_tokenised_change_nothing(make, said):
     awful = [
         note(90, text=["a"]), note(91, text=" "), note(92, text="\ud800"), note(94, text=None), {"id": "n93"},
@@ -314,6 +320,7 @@ def test_what_was_read_is_in_the_census(make, said, tmp_path):
     assert len(path.read_bytes()) >= 17 * len(NOTES)
 
 
+@pytest.mark.slow
 def test_teachers_are_trained_once_for_what_is_asked_again_of_the_same_text(make, own_recipes, monkeypatch):
     job, memory, trained = make(descent={"epochs": 1}), Memory(), []
     monkeypatch.setattr(training, "fit", lambda *given: trained.append(1) or fit(*given))
@@ -322,6 +329,7 @@ def test_teachers_are_trained_once_for_what_is_asked_again_of_the_same_text(make
     assert len(trained) == TEACHERS
 
 
+@pytest.mark.slow
 def test_a_shared_memory_takes_no_teacher_for_one_of_other_records(make):
     memory = Memory()
     for rows in (NOTES, NOTES[:-1], [NOTES[1], NOTES[0], *NOTES[2:]]):
@@ -331,6 +339,7 @@ def test_a_shared_memory_takes_no_teacher_for_one_of_other_records(make):
         assert np.array_equal(np.asarray(shared), np.asarray(alone))
 
 
+@pytest.mark.slow
 def test_how_far_it_is_says_nothing_of_teachers_without_a_unit(make):
     """The coordinator is told percents: these are of all teachers, however many have text."""
     told = []
@@ -426,6 +435,7 @@ async def clean(caller, release, name="differences"):
     return block - mechanism_of(release).noise_share(block.shape, stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("teachers", [1, TEACHERS])
 async def test_the_answer_is_the_bounded_sum_of_the_partys_own_teachers_and_every_token_is_charged(
     taught, release, public, films, learned, charged, teachers
@@ -442,6 +452,7 @@ async def test_the_answer_is_the_bounded_sum_of_the_partys_own_teachers_and_ever
     assert LEVELS / 4 < np.linalg.norm(expected) <= teachers * LEVELS
 
 
+@pytest.mark.slow
 async def test_where_users_are_protected_all_of_a_persons_texts_are_in_one_teacher(
     taught, release, public, films, learned
 ):
@@ -455,6 +466,7 @@ async def test_where_users_are_protected_all_of_a_persons_texts_are_in_one_teach
     assert np.abs(await clean(caller, release()) - expected).max() <= TEACHERS  # of rounding, each once
 
 
+@pytest.mark.slow
 async def test_a_party_without_units_answers_noise_alone(taught, release, public, films):
     films([])
     caller = await taught(policy={"simulation": False}, insecure_reproducible_noise=False)
@@ -628,6 +640,7 @@ async def test_more_than_the_party_has_room_for_is_refused_before_anything_is_ch
     assert charged() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["differences-0", "differences-1"])
 async def test_other_texts_are_not_asked_under_the_same_charge(taught, release, public, charged, operation):
     caller = await taught()
@@ -649,6 +662,7 @@ TOLD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 async def test_no_outcome_depends_on_what_a_shard_holds(taught, public, films, tmp_path, charged, name):
     found = []

@@ -38,6 +38,7 @@ def test_where_nothing_tells_of_an_accelerator_auto_is_the_processor_and_nobody_
     assert found.compute(models=True, reproducible=False) == PROCESSOR
 
 
+@pytest.mark.slow
 def test_torch_is_asked_in_another_process_what_auto_is(accelerated):
     """Here torch finds the processor alone, whatever the sign says."""
     found = Machine.looked_up(ComputeTable())
@@ -45,6 +46,7 @@ def test_torch_is_asked_in_another_process_what_auto_is(accelerated):
     assert found.there == ("cpu",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -122,6 +124,7 @@ def test_what_a_launcher_assigned_reaches_the_training_process():
     assert "OMP_NUM_THREADS" not in training_environment({})
 
 
+@pytest.mark.slow
 def test_looking_up_a_processor_imports_no_torch():
     code = (
         "import sys; from party.tasks.machine import Machine; from party.config import ComputeTable; "

@@ -162,6 +162,7 @@ def units_of(rows):
     return [(row["id"], row["text"], row["reply"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_what_teachers_say_of_answers_is_what_the_learning_room_makes_of_their_pairs(make, said, began):
     total, vectors = said(make())
     expected = learned(began, units_of(NOTES))
@@ -171,6 +172,7 @@ def test_what_teachers_say_of_answers_is_what_the_learning_room_makes_of_their_p
     assert np.abs(total - on_grid.sum(axis=0)).max() <= TEACHERS
 
 
+@pytest.mark.slow
 def test_the_same_answer_after_another_input_is_said_otherwise(make, said):
     """One answer is asked after two inputs, and after the first of them once more."""
     job = make()
@@ -183,6 +185,7 @@ def test_the_same_answer_after_another_input_is_said_otherwise(make, said):
     assert not np.allclose(vectors[:, 0], vectors[:, 3], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 7])
 def test_one_pair_less_or_with_another_answer_changes_one_teacher_and_the_sum_by_two_levels_at_most(make, said, place):
     total, vectors = said(make())
@@ -197,6 +200,7 @@ def test_one_pair_less_or_with_another_answer_changes_one_teacher_and_the_sum_by
         assert 0 < np.linalg.norm((moved - total).astype(float)) <= 2 * LEVELS
 
 
+@pytest.mark.slow
 def test_all_pairs_of_a_user_are_in_one_teacher(make, said):
     total, vectors = said(make(by_user=True))
     moved, others = said(make([row for row in NOTES if row["who"] != "u1"], by_user=True))
@@ -212,6 +216,7 @@ AWFUL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_user", [False, True])
 def test_a_pair_that_lacks_either_text_or_cannot_be_tokenised_changes_nothing(make, said, by_user):
     own = [row if isinstance(row, str) else row | {"who": "u9"} for row in AWFUL]
@@ -224,6 +229,7 @@ def test_a_pair_that_lacks_either_text_or_cannot_be_tokenised_changes_nothing(ma
     assert not total.any()
 
 
+@pytest.mark.slow
 def test_both_texts_of_a_pair_are_in_the_census(make, said, tmp_path):
     from dataclasses import replace
 
@@ -240,6 +246,7 @@ SOFTENED = SoftenedTargets(top=2, tokens=300, protection="top", scale=0.2, prote
                            cap=2.0)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_pair_that_is_asked_twice_gets_one_softened_answer_and_another_input_another(make, said, tmp_path):
     """So that asking the same again averages no noise away."""
     job = make(outcomes="", softened=True, key="ab" * 32, teachers=1)
@@ -342,6 +349,7 @@ async def test_terms_of_pairs_that_no_party_reads_are_refused_when_it_is_to_join
     assert charged() == []
 
 
+@pytest.mark.slow
 async def test_every_answers_token_is_charged_once(taught, sent, films, charged):
     caller = await taught()
     messages = await asked(caller, sent)
@@ -402,6 +410,7 @@ async def test_a_pair_without_room_for_its_input_is_refused_before_anything_is_c
     assert charged() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bart", "t5"])
 async def test_a_model_with_an_encoder_reads_pairs_and_nothing_else(taught, sent, charged, films, tiny_sequence, kind):
     caller = await taught(folder=tiny_sequence(kind))
@@ -442,6 +451,7 @@ async def test_a_model_of_two_halves_that_cannot_be_is_refused_before_anything_i
     assert charged() == []
 
 
+@pytest.mark.slow
 async def test_other_inputs_are_not_asked_under_the_same_charge(taught, sent, films, charged):
     caller = await taught()
     await asked(caller, sent)
@@ -465,6 +475,7 @@ SHARDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 async def test_no_outcome_depends_on_what_a_shard_holds(taught, sent, films, tmp_path, charged, name):
     found = []

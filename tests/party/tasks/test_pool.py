@@ -16,6 +16,8 @@ from party.tasks.result import load_counts
 from party.tasks.worker import Worker, Workers
 from protos.conclave.v1 import plan_pb2
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("apple", "bread", "cider")
 COUNTS = plan_pb2.Release(
     name="counts", charges=1, form=plan_pb2.FORM_SUMMED,

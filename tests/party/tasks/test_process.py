@@ -142,6 +142,7 @@ def started(job, **pipes):
     return process
 
 
+@pytest.mark.slow
 def test_of_what_it_reads_it_says_nothing_but_the_end(job):
     with started(job()) as process:
         said = [json.loads(process.stdout.readline())]
@@ -153,6 +154,7 @@ def test_of_what_it_reads_it_says_nothing_but_the_end(job):
     assert said == [{"prepared": True}, {"finished": True}]
 
 
+@pytest.mark.slow
 async def test_the_shard_is_opened_when_the_job_is_charged_and_not_before(job, tmp_path):
     """The shard is a pipe here, and whoever opens it to read lets the writer through."""
     (tmp_path / "rows.jsonl").unlink()
@@ -176,6 +178,7 @@ async def test_the_shard_is_opened_when_the_job_is_charged_and_not_before(job, t
     assert (charged, opened.is_set()) == ([False], True)
 
 
+@pytest.mark.slow
 async def test_what_was_provided_fails_before_anything_is_charged(job, tmp_path):
     async def charge():
         raise AssertionError("charged")
@@ -185,6 +188,7 @@ async def test_what_was_provided_fails_before_anything_is_charged(job, tmp_path)
     assert (failure.kind, failure.private) == ("TrainingError", False)
 
 
+@pytest.mark.slow
 async def test_why_there_is_no_result_comes_back_from_the_process_whole(job):
     async def charge():
         return ""
@@ -203,6 +207,7 @@ def wait_until_it_works(process):
     assert process.nice() == niceness
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_pipe_closes(job, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "apple bread cheese", "who": "u"}\n' * 500_000)
     with started(job()) as process:
@@ -310,6 +315,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory so")
 @pytest.mark.parametrize(("how", "granted"), [("memory", True), ("addresses", False)])
 def test_the_limit_of_memory_leaves_a_driver_its_addresses(how, granted):

@@ -115,6 +115,7 @@ def texts(rows, mechanism=CLEAR):
     return {tuple(np.round(vector, 2)) for vector in vectors[full]}, int(full.sum())
 
 
+@pytest.mark.slow
 def test_every_row_is_a_text_or_noise_and_their_number_is_the_plans(make):
     for count in (1, 5, 12, 20):
         rows = made(make(ROWS[:count]))
@@ -122,6 +123,7 @@ def test_every_row_is_a_text_or_noise_and_their_number_is_the_plans(make):
         assert texts(rows)[1] == min(count, 12)
 
 
+@pytest.mark.slow
 def test_one_record_more_changes_one_row(make):
     for count in (5, 12, 19):
         before, after = (vectors(made(make(ROWS[:some]))) for some in (count, count + 1))
@@ -142,6 +144,7 @@ def test_a_shard_without_a_usable_row_gives_as_many_rows(make):
     assert texts(rows)[1] == 0
 
 
+@pytest.mark.slow
 def test_a_label_outside_the_plans_and_a_text_that_is_too_long_change_their_own_row_alone(make):
     odd = [ROWS[5] | {"label": "neither"}, ROWS[6] | {"text": "good " * 400}]
     before, _ = texts(made(make(ROWS[:5])))
@@ -150,17 +153,20 @@ def test_a_label_outside_the_plans_and_a_text_that_is_too_long_change_their_own_
     assert count == 6
 
 
+@pytest.mark.slow
 def test_a_user_fills_no_more_rows_than_are_charged(make):
     one = [row | {"who": "u"} for row in ROWS]
     assert texts(made(make(one, by_user=True), replace(CLEAR, texts=3)), replace(CLEAR, texts=3))[1] == 3
     assert texts(made(make(ROWS, by_user=True), replace(CLEAR, texts=2)), replace(CLEAR, texts=2))[1] == 8
 
 
+@pytest.mark.slow
 def test_the_same_key_makes_the_same_rows_whatever_was_drawn_before(make):
     assert np.array_equal(made(make()), made(make()))
     assert not np.array_equal(made(make()), made(make(key=b"o" * 32)))
 
 
+@pytest.mark.slow
 def test_a_texts_vector_depends_on_that_text_alone(make):
     """Bit for bit: not on the texts that are encoded beside it."""
     first, _ = texts(made(make(ROWS[:1])))
@@ -202,6 +208,7 @@ def test_a_projection_of_other_vectors_or_other_numbers_is_refused_before_the_sh
 UNITS = st.lists(st.lists(st.integers(0, 9), min_size=0, max_size=5), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(UNITS, st.integers(1, 4), st.integers(1, 8), st.data())
 def test_a_unit_less_changes_no_more_of_the_chosen_texts_than_a_unit_may_have(units, each, most, data):
@@ -259,6 +266,7 @@ def test_a_sequence_never_tells_a_length(make, width):
     assert (np.abs(sequences.vectors) > 0).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_a_text_that_stands_twice_leaves_once_and_a_row_is_of_its_own_text(make, width):
     """Noise so small that a text is seen in its row: two draws of it are alike, and two of none are not."""
     content, kinds = layer_for(width, "vtdp"), layered("vtdp")
@@ -275,6 +283,7 @@ def test_a_text_that_stands_twice_leaves_once_and_a_row_is_of_its_own_text(make,
     assert seen([ROWS[0], ROWS[11]]) == 2
 
 
+@pytest.mark.slow
 def test_the_same_key_makes_the_same_sequences(make, width):
     content = layer_for(width)
     first = made(make(layer=content), layered())

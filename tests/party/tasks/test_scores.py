@@ -107,6 +107,7 @@ async def refused(waiting):
     return refusal.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["head", "lora"])
 async def test_scores_are_what_the_trained_classifier_says_of_each_text(
     scorer, domain, scores, films, pooled, charged, monkeypatch, tmp_path, how
@@ -146,6 +147,7 @@ async def test_scores_are_what_the_trained_classifier_says_of_each_text(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_training_that_was_lost_goes_on_under_its_key_and_one_that_ended_is_not_made_again(
     scorer, domain, scores, charged, monkeypatch
 ):
@@ -178,6 +180,7 @@ async def test_a_training_that_was_lost_goes_on_under_its_key_and_one_that_ended
     assert refusal.reason == Reason.CONFLICT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", [0, 1])
 async def test_what_was_scored_and_lost_is_not_trained_again_for_other_texts(scorer, scores, tmp_path, attempt):
     """Under a secure sum the first attempt may be lost before anything left, and a later one be the one that told."""
@@ -191,6 +194,7 @@ async def test_what_was_scored_and_lost_is_not_trained_again_for_other_texts(sco
     assert (await refused(asked(caller, texts=("another",)))).reason == Reason.CONFLICT
 
 
+@pytest.mark.slow
 async def test_under_a_secure_sum_scores_are_summed_and_not_answered(scorer, domain, scores, charged, tmp_path):
     releases = [domain(), scores()]
     caller = await scorer(

@@ -109,6 +109,7 @@ def there(folder, kind=""):
     return sorted(path.name for path in folder.glob(f"*{kind}*"))
 
 
+@pytest.mark.slow
 async def test_a_step_is_the_clipped_sum_of_its_secret_sample(learner, descent, expected, vector):
     caller = await learner()
     for number in range(2):
@@ -121,6 +122,7 @@ async def test_a_step_is_the_clipped_sum_of_its_secret_sample(learner, descent, 
         vector = vector + 0.1
 
 
+@pytest.mark.slow
 async def test_adapters_are_clipped_with_the_head_and_users_as_one(learner, descent, start, expected):
     vector = flatten(start("lora")[0]).numpy()
     release = descent(parameters=len(vector), sampling_probability=0.9)
@@ -147,6 +149,7 @@ async def test_an_empty_sample_is_noise_alone(learner, descent, vector):
     assert np.abs(noise).min() >= 0 < np.abs(noise).max()
 
 
+@pytest.mark.slow
 async def test_samples_and_noise_are_secret_where_they_are_not_asked_to_be_known(learner, vector, tmp_path):
     caller = await learner(insecure_reproducible_noise=False)
     found = []
@@ -157,6 +160,7 @@ async def test_samples_and_noise_are_secret_where_they_are_not_asked_to_be_known
     assert len(set(found)) > 2  # of eight units, other samples
 
 
+@pytest.mark.slow
 async def test_each_step_is_charged_once_and_given_again_at_no_cost(learner, vector, tmp_path):
     caller = await learner()
     await caller.step(0, caller.model, vector)
@@ -169,6 +173,7 @@ async def test_each_step_is_charged_once_and_given_again_at_no_cost(learner, vec
     assert account.reservations[0].event == event_of(step_of(caller.plan.terms.releases[0], "steps.0"))
 
 
+@pytest.mark.slow
 async def test_steps_go_on_after_the_node_was_started_again(learner, vector, tmp_path):
     caller = await learner()
     await caller.step(0, caller.model, vector)
@@ -184,6 +189,7 @@ async def test_steps_go_on_after_the_node_was_started_again(learner, vector, tmp
     assert [each.release for each in account.reservations] == ["steps.0", "steps.1", "steps.2"]
 
 
+@pytest.mark.slow
 async def test_what_was_read_is_in_the_ledger_before_a_step_can_be_answered(learner, vector, monkeypatch):
     caller = await learner()
     recorded, ledger = [], caller.node.verbs.ledger
@@ -199,6 +205,7 @@ async def test_what_was_read_is_in_the_ledger_before_a_step_can_be_answered(lear
     assert recorded[0] >= 17 * 8
 
 
+@pytest.mark.slow
 async def test_what_a_step_left_goes_when_the_next_is_trained(learner, vector, tmp_path):
     caller = await learner()
     folder = tmp_path / "north.party/runs/run-1"
@@ -215,6 +222,7 @@ async def test_what_a_step_left_goes_when_the_next_is_trained(learner, vector, t
     assert (await refused(caller.answer(caller.batch(0, 0, 1, "steps.1"), columns=HEAD))).reason == Reason.REQUEST
 
 
+@pytest.mark.slow
 async def test_a_step_that_was_answered_from_and_lost_is_not_trained_again(learner, vector, tmp_path):
     caller = await learner()
     folder = tmp_path / "north.party/runs/run-1"
@@ -322,6 +330,7 @@ async def test_whatever_private_rows_hold_a_step_has_the_same_form_of_answer(
     assert warning in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_row_of_another_label_is_an_empty_unit_among_the_others(learner, descent, expected, vector, films):
     whole, release = films(), descent(sampling_probability=1.0)
     caller = await learner(release)
@@ -333,6 +342,7 @@ async def test_a_row_of_another_label_is_an_empty_unit_among_the_others(learner,
     assert np.abs(found - wanted).max() <= 1
 
 
+@pytest.mark.slow
 async def test_fewer_units_than_declared_and_texts_that_were_cut_are_told_in_the_partys_own_log_alone(
     learner, films, vector, caplog
 ):
@@ -344,6 +354,7 @@ async def test_fewer_units_than_declared_and_texts_that_were_cut_are_told_in_the
     assert all(each.percent in (255, 100) for each in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", ["head", "full"])
 async def test_a_word_that_overflows_in_the_model_shows_in_no_outcome_and_no_other_units_part(
     learner, descent, pooled, films, start, tmp_path, caplog, adapted, monkeypatch
@@ -379,6 +390,7 @@ async def test_a_word_that_overflows_in_the_model_shows_in_no_outcome_and_no_oth
     assert not np.array_equal(without[2], fewer[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("took", "waits"), [(0.2, 0.3), (0.7, 0.3)])
 async def test_a_step_takes_a_public_time_and_cannot_be_asked_about_before(
     learner, vector, monkeypatch, took, waits, caplog

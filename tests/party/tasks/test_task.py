@@ -71,6 +71,7 @@ WRONG = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("trains_here")
 async def test_a_request_that_the_terms_do_not_cover_is_refused_and_nothing_reserved(ready, spent, kind):
@@ -156,6 +157,7 @@ async def test_teachers_answer_for_releases_of_theirs_alone(ready, spent, kind, 
     assert spent() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_each_kind_of_task_has_its_own_releases(opened, terms, releases):
     caller = await opened(plan=terms(releases=[*terms().releases, *releases("joint")], epsilon=30.0))

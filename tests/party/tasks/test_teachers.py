@@ -100,6 +100,7 @@ def test_answers_have_the_axes_that_the_mechanism_takes(make):
     assert signal.states.dtype == np.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", ["initialisation", "procrustes"])
 def test_one_unit_more_changes_one_teacher(make, alignment):
     before = said(make(alignment=alignment))
@@ -222,6 +223,7 @@ def test_thresholded_votes_are_one_column_a_teacher(make, releases):
     np.testing.assert_array_equal(load_counts(Path(job.result)).toarray(), said(job).votes.T)
 
 
+@pytest.mark.slow
 def test_one_unit_more_moves_a_joint_sum_within_its_sensitivity(make, releases):
     (release,) = releases("joint")
     mechanism = mechanism_of(release)

@@ -73,6 +73,7 @@ def trained(model, units, mechanism):
     return flatten(model).numpy()
 
 
+@pytest.mark.slow
 async def test_the_weights_are_those_of_private_training_and_the_same_ever_after(
     learner, weights, films, pooled, charged
 ):
@@ -101,6 +102,7 @@ async def test_the_weights_are_those_of_private_training_and_the_same_ever_after
     assert refusal.reason == Reason.CONFLICT
 
 
+@pytest.mark.slow
 async def test_a_training_that_was_lost_goes_on_under_its_own_noise_and_is_charged_once(
     learner, weights, charged, monkeypatch, tmp_path
 ):
@@ -135,6 +137,7 @@ async def test_a_training_that_was_lost_goes_on_under_its_own_noise_and_is_charg
     assert not list((tmp_path / "north.party/runs/run-1").glob("*.checkpoint"))
 
 
+@pytest.mark.slow
 async def test_what_was_answered_from_and_lost_is_not_trained_again(learner, weights, tmp_path):
     caller = await learner(weights())
     await caller.train_alone(caller.model, np.zeros(HEAD))
@@ -146,6 +149,7 @@ async def test_what_was_answered_from_and_lost_is_not_trained_again(learner, wei
     assert refusal.reason == Reason.CONFLICT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [plan_pb2.UNIT_RECORD, plan_pb2.UNIT_USER])
 async def test_a_domain_classifier_learns_this_partys_text_against_public_text(learner, weights, films, pooled, unit):
     release = weights(sampling_probability=1.0)
@@ -166,6 +170,7 @@ async def test_a_domain_classifier_learns_this_partys_text_against_public_text(l
     assert np.abs(expected).max() > 0.2
 
 
+@pytest.mark.slow
 async def test_of_pairs_it_learns_both_texts_of_a_record_as_one_unit(learner, weights, pooled, charged, tmp_path):
     pairs = [("the film was good", "a great film"), ("awful slow film", "bad plot"), ("a dull story", "")]
     rows = [{"text": one, "reply": two, "stars": "yes", "who": "p"} for one, two in pairs]
@@ -199,6 +204,7 @@ def language(installed):
     return installed("language", "Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lora", "lora-all", "full"])
 async def test_a_language_model_is_trained_without_labels(learner, language, weights, films, tiny_gpt2, how):
     model, tokenizer = language_model(str(tiny_gpt2))
@@ -260,6 +266,7 @@ async def test_a_model_without_what_is_to_be_trained_is_named(
     assert says in refusal.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", [plan_pb2.TRUST_TRUSTED_AGGREGATOR, plan_pb2.TRUST_SECURE_SUM])
 def test_weights_leave_where_the_party_says_so_whoever_sums(terms, config, weights, descent, trust):
     parties = {"parties": ["north", "south", "west"], "minimum_parties": 3, "trust": trust}
@@ -276,6 +283,7 @@ def test_weights_leave_where_the_party_says_so_whoever_sums(terms, config, weigh
     assert refusal.value.reason == Reason.PLAN
 
 
+@pytest.mark.slow
 async def test_under_a_secure_sum_a_model_is_answered_and_steps_are_not(learner, weights, descent, charged):
     """One plan of both, as PrivDistil has: what has all its noise leaves, what is noised in shares does not."""
     releases = [weights(), descent(shares=2)]
@@ -315,6 +323,7 @@ async def collected(call):
     return [each async for each in call]
 
 
+@pytest.mark.slow
 async def test_a_word_that_overflows_in_the_model_fails_no_training_and_counts_as_an_empty_unit(
     learner, weights, pooled, films, tmp_path, caplog, monkeypatch
 ):

@@ -43,6 +43,7 @@ async def asked(caller, texts=QUERIES, **changes):
     return await caller.trained(party_pb2.TrainRequest(run=caller.run, operation_id="votes-0", ensemble=task))
 
 
+@pytest.mark.slow
 async def test_an_ensembles_votes_are_answered_like_any_teachers(learner):
     caller = await learner(VOTES)
     await asked(caller)

@@ -99,6 +99,7 @@ def on_a_terminal(*arguments, columns=40):
     return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_a_page_fits_a_narrow_terminal():
     said = on_a_terminal("party.console.command", "explain", "C102")
     assert "What to do." in said
@@ -106,6 +107,7 @@ def test_a_page_fits_a_narrow_terminal():
     assert all(len(line.rstrip()) <= 40 for line in said.splitlines())
 
 
+@pytest.mark.slow
 def test_an_error_on_a_terminal_ends_with_the_command_that_says_more():
     lines = on_a_terminal("party.console.command", "serve", "--config", "none.toml").rstrip().splitlines()
     assert lines[-2:] == ["none.toml: there is no such file. [C102]", "more: party explain C102"]

@@ -21,6 +21,7 @@ async def read_all(sent):
         return found, type(end)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=300))), st.integers(0, 50))
 def test_frames_come_as_they_were_sent_until_the_connection_ends(sent, cut):
     whole = b"".join(frame(kind, content) for kind, content in sent)

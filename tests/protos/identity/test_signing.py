@@ -59,6 +59,7 @@ OWN = self_made("north", Role.PARTY, None)
 SIGNED = sign(OWN, KIND, FIELDS)
 
 
+@pytest.mark.slow
 @given(
     part=st.sampled_from(["payload", "signature", "certificate"]), place=st.integers(0, 2**16), bit=st.integers(0, 7)
 )
@@ -121,6 +122,7 @@ def test_without_an_authority_the_signature_and_the_name_still_count(stranger, p
         check(signed, KIND, authority=None, role=Role.PARTY, name="south")
 
 
+@pytest.mark.slow
 @given(
     fields=st.dictionaries(
         st.text(),

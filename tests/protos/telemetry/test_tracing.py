@@ -81,6 +81,7 @@ def test_a_sentence_and_a_path_do_not_pass():
     assert tracing.checked({"release": SECRET, "reason": "/srv/letters.jsonl", "run": "a\n"}) == {}
 
 
+@pytest.mark.slow
 def test_every_hook_tells_listed_attributes_alone():
     """Also where nothing is switched on, and a wrong name would go unnoticed."""
     told = set()
@@ -126,12 +127,14 @@ def test_two_are_as_none():
     assert tracing.parent_of([("traceparent", WELL_FORMED), ("traceparent", WELL_FORMED)]) is None
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(), st.binary(), st.from_regex(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True)))
 def test_whatever_comes_is_a_span_or_none(said):
     found = tracing.parent_of([("traceparent", said)])
     assert found is None or (0 < found[0] < 2**128 and 0 < found[1] < 2**64)
 
 
+@pytest.mark.slow
 def test_without_a_tracer_nothing_is_recorded_sent_or_imported():
     code = (
         "import sys, coordinator.console.command, coordinator.progress.events, coordinator.transport.traced\n"
@@ -213,6 +216,7 @@ def test_the_file_is_its_owners(to_file, tmp_path):
     assert (tmp_path / "spans.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [True, False], ids=["a collector that says nothing", "one that is not there"])
 def test_a_dead_collector_holds_up_nothing_and_is_told_of_once(silent, caplog, monkeypatch):
     exporting = pytest.importorskip("protos.telemetry.exporting", reason="the extra `otel` is not installed")
@@ -286,6 +290,7 @@ def test_a_url_that_is_no_collectors_is_a_sentence(to, tmp_path):
         tracers.tracer(to, tmp_path, "conclave-coordinator")
 
 
+@pytest.mark.slow
 def test_a_program_that_a_thread_starts_is_not_held_up_by_the_library(tmp_path):
     """Ray starts its own so, in a process forked from a thread; what the library does after a fork may wait there."""
     pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")

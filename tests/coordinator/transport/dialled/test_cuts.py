@@ -19,6 +19,8 @@ from protos.dialling.sockets import socket_folder
 from protos.framing import framed
 from protos.identity.tls import server_credentials
 
+pytestmark = pytest.mark.slow
+
 ROWS, COLUMNS, BLOCKS = 256, 1024, 64
 
 
