@@ -31,8 +31,8 @@ demo: $(RUNS)
 
 # A file of tests at a time in each of as many processes as there are processors, four at most (400 MB each).
 SHARED := -n logical --maxprocesses 4 --dist loadfile
-# Slow tests wait for other processes now and then: one more of them than there are processors.
-WAITING = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
+# Slow tests wait for other processes: two more of them at a time than there are processors, four at most.
+WAITING = $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 # What fails is tried a second time, and told as RERUN where it passes then: make test AGAIN=1
 RERUN = $(if $(AGAIN),--reruns $(AGAIN) -raR)
 test: $(STAMP)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.console import shown
-from coordinator.console.first_questions import Importing, ask_first
+from coordinator.console.questions.first import Importing, ask_first
 from coordinator.errors import RunStopped
 from coordinator.systems.new_plan import check_new
 
@@ -53,7 +53,7 @@ def init(
         first_plan.init(plan, recipe=recipe, launch=launch or "ray", source=source, epsilon=epsilon, **columns)
     shown.out.print(f"wrote {plan}", markup=False)
     if asking:
-        from coordinator.console.first_look import show
+        from coordinator.console.questions.look import show
 
         show(plan)
     shown.out.print(f"next: coordinator run {shown.quoted(plan)}", markup=False)
@@ -66,7 +66,7 @@ def _asked(plan: Path) -> "Choices":
     try:
         first = ask_first(importing)
         importing.join()
-        from coordinator.console.asking import ask
+        from coordinator.console.questions.others import ask
 
         return ask(plan, first)
     except (KeyboardInterrupt, EOFError):

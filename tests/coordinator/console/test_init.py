@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from coordinator import api
-from coordinator.console import first_look, shown
-from coordinator.console.asking import meaning
+from coordinator.console import shown
 from coordinator.console.command import main
+from coordinator.console.questions import look
+from coordinator.console.questions.others import meaning
 from coordinator.errors import PlanError
 from coordinator.systems.registry import read_plan, template
 from coordinator.systems.starting import Choices, edited, started
@@ -26,7 +27,7 @@ NOTES = [("schöner Text", "good"), ("schlechter Text", "bad"), ("noch ein Text"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_look, "PATIENCE", 0.01)
+    monkeypatch.setattr(look, "PATIENCE", 0.01)
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     work = tmp_path / "work"
     work.mkdir()
@@ -199,7 +200,7 @@ def test_who_stops_answering_has_written_nothing(home, stop):
 
 @pytest.mark.slow
 def test_who_stops_during_the_forecast_has_the_whole_plan(home, monkeypatch):
-    monkeypatch.setattr(first_look, "PATIENCE", 60.0)
+    monkeypatch.setattr(look, "PATIENCE", 60.0)
     asks = Terminal("init")
     asks.answer("recipe [dped]", "")
     asks.answer("text [here]", "sites")
@@ -275,14 +276,14 @@ def test_an_option_that_cannot_be_is_told_and_nothing_is_written(home, notes, ca
 
 def test_a_forecast_that_takes_longer_is_left_to_its_command(home, capsys):
     Path("plan.toml").write_text(template("ray"))
-    first_look.show(Path("plan.toml"), patience=0.01)
+    look.show(Path("plan.toml"), patience=0.01)
     assert "coordinator forecast plan.toml" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_a_forecast_is_shown_when_it_is_there(home, capsys):
     Path("plan.toml").write_text(template("ray"))
-    first_look.show(Path("plan.toml"), patience=120)
+    look.show(Path("plan.toml"), patience=120)
     said = capsys.readouterr().out
     assert "dped · 4 parties" in said
     assert "moments" in said
@@ -294,7 +295,7 @@ def test_what_a_forecast_lacks_is_said(home, capsys):
     Path("plan.toml").write_text(started(Choices("dped", source="gone.csv", text="note")).replace(
         '"documentation-topics"', '"gone.txt"'
     ))  # fmt: skip
-    first_look.show(Path("plan.toml"), patience=120)
+    look.show(Path("plan.toml"), patience=120)
     said = capsys.readouterr().out
     assert "None yet: gone.txt does not exist" in said
     assert "Traceback" not in said

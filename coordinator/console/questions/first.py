@@ -8,7 +8,7 @@ from threading import Thread
 from time import sleep
 from typing import Final
 
-from coordinator.console.answers import asked, one_of, say
+from coordinator.console.questions.answers import asked, one_of, say
 from coordinator.systems.glances import GROUP, Glance, glance, ordered
 from protos.console.starting import LOADING
 
@@ -16,7 +16,7 @@ HERE: Final = "here"
 SITES: Final = "sites"
 GRACE: Final = 0.2
 """Seconds before anything is imported, which would hold up the prompt itself."""
-_OTHERS: Final = "coordinator.console.asking"
+_OTHERS: Final = "coordinator.console.questions.others"
 
 
 @dataclass(frozen=True, slots=True)

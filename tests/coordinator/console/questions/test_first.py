@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from coordinator.console import first_questions
-from coordinator.console.first_questions import glances
+from coordinator.console.questions import first
+from coordinator.console.questions.first import glances
 from coordinator.systems import registry
 from coordinator.systems.glances import GROUP, Glance, glance
 
@@ -36,8 +36,8 @@ def test_every_own_system_is_seen_without_being_loaded():
 
 def test_a_system_without_the_file_is_loaded(monkeypatch):
     loaded = []
-    monkeypatch.setattr(first_questions, "glance", lambda module: None)
-    monkeypatch.setattr(first_questions, "_loaded", lambda name: loaded.append(name) or Glance("something"))
+    monkeypatch.setattr(first, "glance", lambda module: None)
+    monkeypatch.setattr(first, "_loaded", lambda name: loaded.append(name) or Glance("something"))
     assert set(glances().values()) == {Glance("something")}
     assert loaded == list(registry.names())
 
@@ -56,7 +56,7 @@ def test_no_library_is_imported_before_the_first_question():
     code = f"""
 import sys
 import coordinator.console.command
-from coordinator.console import first_questions
+from coordinator.console.questions import first
 
 class Never:
     def start(self):
@@ -64,7 +64,7 @@ class Never:
         raise EOFError
 
 try:
-    first_questions.ask_first(Never())
+    first.ask_first(Never())
 except EOFError:
     pass
 """
@@ -80,9 +80,9 @@ from types import ModuleType
 
 sys.modules["endless"] = endless = ModuleType("endless")
 endless.load = lambda: time.sleep(600)
-from coordinator.console import first_questions
+from coordinator.console.questions import first
 
-first_questions._OTHERS = "endless"
+first._OTHERS = "endless"
 {WHOLE}
 """
 
@@ -125,8 +125,8 @@ def test_the_thread_that_imports_takes_no_interrupt(monkeypatch):
     module = ModuleType("seen")
     module.load = lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     monkeypatch.setitem(sys.modules, "seen", module)
-    monkeypatch.setattr(first_questions, "_OTHERS", "seen")
-    importing = first_questions.Importing()
+    monkeypatch.setattr(first, "_OTHERS", "seen")
+    importing = first.Importing()
     importing.start()
     importing.join()
     assert signal.SIGINT in blocked[0]

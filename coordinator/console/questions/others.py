@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from coordinator.console.answers import anything, asked, one_of, say
-from coordinator.console.first_questions import First
+from coordinator.console.questions.answers import anything, asked, one_of, say
+from coordinator.console.questions.first import First
 from coordinator.systems.first_plan import classes_of, columns_said, looked_at, size_of
 from coordinator.systems.registry import names, system
 from coordinator.systems.starting import Choices, says, wants_label

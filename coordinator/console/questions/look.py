@@ -18,7 +18,7 @@ _CHILD: Final = (
     sys.executable,
     "-P",
     "-c",
-    "import sys; from coordinator.console.first_look import tell; tell(sys.argv[1])",
+    "import sys; from coordinator.console.questions.look import tell; tell(sys.argv[1])",
 )
 
 

@@ -1,0 +1,1 @@
+"""What `coordinator init` asks, first and then, and what it shows meanwhile."""
