@@ -68,6 +68,7 @@ def test_every_file_is_of_a_form_that_kubernetes_knows(path):
                 validate(each, version, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_rendered_is_of_a_form_that_kubernetes_knows(base, version):
     _, kinds = base

@@ -101,6 +101,7 @@ def test_clear_counts_bounded_are_what_each_party_stores(request_for, stored, re
         np.testing.assert_array_equal(bounded, stored(request, name, release))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", ["initialisation", "procrustes"])
 @pytest.mark.parametrize("vote", ["probable", "lift"])
 def test_clear_answers_bounded_are_what_each_party_stores_under_reproducible_noise(

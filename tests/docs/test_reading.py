@@ -33,6 +33,7 @@ def test_the_page_of_results_shows_what_is_stored():
         assert f"| {page} | {STORED['before'][page]['grade']}, {now['grade']} |" in told
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_the_prose_alone():
     page = "# Title\n\nOne [link](x.md). See it ([y.md](y.md)).\n\n    make x\n\n- a `b c`\n- d\n"
     page += "\n```sh\nno. no.\n```\n| a. | b. |\n"
@@ -40,6 +41,7 @@ def test_what_is_measured_is_the_prose_alone():
     assert reading.measured(page)["sentences"] == 4
 
 
+@pytest.mark.slow
 def test_long_sentences_make_a_page_harder():
     short = "The party counts its text. It adds noise. It sends the sum."
     long = "The party, having counted its text and having added noise to what it had counted, sends the resulting sum."

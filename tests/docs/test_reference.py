@@ -36,6 +36,7 @@ def test_the_committed_pages_are_what_the_code_gives(differing):
     assert differing[0][REFERENCE] == [], "run `make reference`, and commit what it writes"
 
 
+@pytest.mark.slow
 def test_a_page_that_differs_is_missing_or_too_many_is_named(differing):
     found, copy = differing
     assert found[copy] == ["party-file.md", "plan-gone.md", "plan.md"]

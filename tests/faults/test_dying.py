@@ -73,6 +73,7 @@ def launched(dying, *options):
     )
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_come_to_that_call_ends_as_ever(dying):
     process = launched(dying, "party.console.command:_version", "before", "2", "--", "party", "--version")
     said, error = process.communicate(timeout=60)

@@ -107,6 +107,7 @@ def refused(hostile, kind, act):
         return None
 
 
+@pytest.mark.slow
 def test_a_bundle_is_of_the_one_who_asked_or_is_refused(fuzz, hostile):
     @fuzz(pems(hostile, MADE.bundle, MADE.other))
     def _(pem):
@@ -230,6 +231,7 @@ def provisioned(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_damaged_folder_of_a_federation_is_used_whole_or_refused(fuzz, hostile, provisioned, tmp_path):
     folder = shutil.copytree(provisioned, tmp_path / "federation")
     request = tmp_path / "north.request.pem"

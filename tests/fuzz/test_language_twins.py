@@ -11,6 +11,8 @@ from learning.models.adapting import Lora, adapt, flatten
 from learning.models.encoders import language_model
 from protos.conclave.v1 import party_pb2, plan_pb2
 
+pytestmark = pytest.mark.slow
+
 SHARE = 0.004 if os.environ.get("CONCLAVE_FUZZ") else 0.03
 """Of the inputs that are made, as in `test_twins`."""
 TAUGHT_SHARE = 2 * SHARE
@@ -235,7 +237,6 @@ def softened(scene, rng, size):
     return terms, task
 
 
-@pytest.mark.slow
 def test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_size_ever(fuzz, hostile, scene, start):
     """What such rows hold is not bounded; whether there are any, in which words, and how many bytes, is no record's."""
 
@@ -245,7 +246,6 @@ def test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_s
         played.play(rng, softened(played, rng, start))
 
 
-@pytest.mark.slow
 def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TAUGHT_SHARE)
     def _(rng):
@@ -253,7 +253,6 @@ def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is
         played.play(rng, taught(played, base, rng, start))
 
 
-@pytest.mark.slow
 def test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_charged(
     fuzz, hostile, scene, start, tiny_sequence
 ):
@@ -266,7 +265,6 @@ def test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_ch
         played.play(rng, taught(played, base, rng, start, sequences))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["step", "weights", "texts", "tokens", "codes"])
 def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=SHARE)
@@ -282,7 +280,6 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
         print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
 
 
-@pytest.mark.slow
 def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):
     """The negative control: a party that says, as in a simulation, that none of its rows has a code."""
     played, base = scene
@@ -301,7 +298,6 @@ def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):
         played.twins.ask("Train", [request])
 
 
-@pytest.mark.slow
 def test_teachers_that_tell_a_record_are_found(scene, start, monkeypatch):
     """The negative control: a teacher that fails where it has a text, as one that diverges might."""
     played, _ = scene

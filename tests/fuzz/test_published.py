@@ -77,6 +77,7 @@ def test_no_change_to_the_bytes_of_a_file_is_found_well(fuzz, hostile, federatio
         (folder / path).write_bytes(contents[path])
 
 
+@pytest.mark.slow
 def test_no_other_thing_in_place_of_a_file_is_followed_or_found_well(fuzz, hostile, federation, original, folder):
     paths = sorted(path.relative_to(original).as_posix() for path in original.rglob("*") if path.is_file())
 

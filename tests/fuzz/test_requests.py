@@ -295,6 +295,7 @@ def test_a_request_with_odd_fields_is_answered_or_refused(fuzz, hostile, scene, 
         check(hostile, scene, verb, [request])
 
 
+@pytest.mark.slow
 def test_whole_requests_for_text_models_get_as_far_as_training(hostile, scene):
     for request in scene.tasks:
         refusal = check(hostile, scene, "Train", [request.SerializeToString()])

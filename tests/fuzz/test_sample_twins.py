@@ -17,6 +17,8 @@ from learning.noisy_vectors.projection import Projection
 from learning.text.labelled import LabelMap
 from protos.conclave.v1 import party_pb2, plan_pb2
 
+pytestmark = pytest.mark.slow
+
 SHARE = 0.004 if os.environ.get("CONCLAVE_FUZZ") else 0.03
 """Of the inputs that are made, as in `test_twins`."""
 ROWS, DIMENSIONS, TOKENS = 6, 3, 5
@@ -133,7 +135,6 @@ def sampled(scene, rng, width, *, layered):
     return terms, task
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layered", [False, True], ids=["vectors", "sequences"])
 def test_rows_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, layered):
     """Of sequences, whose content nothing bounds: whether there are any, in which words, and how many bytes."""
@@ -150,7 +151,6 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
         print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
 
 
-@pytest.mark.slow
 def test_rows_that_tell_a_record_are_found(scene, monkeypatch):
     """The negative control: a party that fails where it has a text, as one whose vector overflows might."""
     monkeypatch.setattr("party.tasks.job.Job.frank", property(lambda job: True))

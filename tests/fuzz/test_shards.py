@@ -107,6 +107,7 @@ def test_a_damaged_vocabulary_is_one_in_its_only_spelling_or_refused(fuzz, hosti
             assert vocabulary.to_bytes() == content
 
 
+@pytest.mark.slow
 def test_damaged_weights_are_a_model_or_refused(fuzz, hostile):
     rng = np.random.default_rng(0)
     inputs, outputs = (rng.normal(0, 0.3, (6, 4)).astype(np.float32) for _ in range(2))

@@ -205,6 +205,7 @@ def test_a_block_that_is_what_its_row_says_and_yet_no_block_is_refused(fuzz, hos
     store.close()
 
 
+@pytest.mark.slow
 def test_a_damaged_index_is_read_or_said_to_be_damaged(fuzz, hostile, original, tmp_path):
     home = shutil.copytree(original.parent / "home", tmp_path / "home")
     content = (home / "runs.sqlite").read_bytes()

@@ -377,6 +377,7 @@ def test_text_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(
         scene.play(rng, scene.text(rng, kind))
 
 
+@pytest.mark.slow
 def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fuzz, scene):
     assert scene.answered > scene.runs / 4
     sums, asked = sum(both.sums for both in scene.pairs.values()), scene.twins.process.asked
@@ -385,6 +386,7 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
     print(f"{scene.runs:,} runs, {scene.answered:,} blocks answered, {sums:,} secure sums; requests: {dict(asked)}")
 
 
+@pytest.mark.slow
 def test_a_difference_that_is_there_is_found(scene, monkeypatch):
     """The negative control: a node that fails where a text is in its shard."""
     import party.shard.reading as reading

@@ -44,6 +44,7 @@ def nested(event, depth):
     return event
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_an_event_comes_back_from_text_as_it_was(event):
     assert from_json(json.loads(json.dumps(to_json(event)))) == event

@@ -129,6 +129,7 @@ def test_a_negative_count_cannot_buy_anything_back():
         LifetimeFilter(1.0, 1e-6).admits([], refund)
 
 
+@pytest.mark.slow
 def test_accountants_that_disagree_are_not_believed(monkeypatch):
     monkeypatch.setattr(pld.PLDAccountant, "get_epsilon", lambda self, delta: 9.0)
     accounting._pld_epsilon.cache_clear()
@@ -199,6 +200,7 @@ def test_estimates_lead_calibration_and_never_decide_it(monkeypatch, off):
     assert true([make(multiplier)], 1e-6).epsilon <= 0.3 < true([make(multiplier - 0.01)], 1e-6).epsilon
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 61), st.integers(1, 20), st.integers(1, 50))
 def test_the_turn_is_found_from_any_place(most, turn, step, start):
@@ -237,6 +239,7 @@ def test_the_cap_of_a_filter_converts_to_its_claim(budget):
     assert account == LifetimeFilter(*budget)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(BUDGETS, st.lists(LEAVES, max_size=30))
 def test_a_filter_never_admits_past_its_cap(budget, asked):

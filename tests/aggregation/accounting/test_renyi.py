@@ -202,6 +202,7 @@ def test_the_price_rises_with_sensitivity_order_and_sampling_and_falls_with_nois
         assert cost(q=None) >= base
 
 
+@pytest.mark.slow
 @given(st.floats(2, 1e4), st.integers(1, 50), SQUARES, st.integers(1, 10**9), st.integers(2, 60))
 def test_the_price_of_discrete_gaussians_falls_with_noise_and_rises_with_the_rest(sigma, shares, square, d, order):
     def cost(sigma=sigma, square=square, d=d, order=order, shares=shares):
@@ -299,6 +300,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(EVENTS, st.integers(1, 100))
 def test_events_come_back_from_the_ledger_bit_for_bit(event, count):
     whole = SelfComposedDpEvent(PoissonSampledDpEvent(0.1, event), count)
@@ -338,6 +340,7 @@ def test_a_stored_event_with_a_field_missing_is_refused():
         from_json({"kind": "skellam", "variance": 1.0, "l2_squared": 1})
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=20).filter(any))
 def test_the_l1_norm_of_integers_is_within_its_bound(vector):
     square = sum(x * x for x in vector)
@@ -365,6 +368,7 @@ def test_calibration_finds_the_least_skellam_variance_within_the_budget(count):
     assert gaussian < multiplier < 1.2 * gaussian
 
 
+@pytest.mark.slow
 def test_calibration_of_sampled_steps_needs_less_noise():
     plain = calibrate_skellam(2.0, 1e-6, 100, 10_000, count=10)
     assert calibrate_skellam(2.0, 1e-6, 100, 10_000, count=10, sampling_probability=0.01) < plain / 10

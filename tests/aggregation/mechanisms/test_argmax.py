@@ -232,6 +232,7 @@ def test_slack_is_negligible_and_grows_with_queries_and_epsilon():
 PATTERNS = [[4, 0, 0, 0], [2, 1, 1, 0], [2, 2, 0, 0], [1, 1, 1, 1], [0, 3, 0, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.3, 1.5, 30.0])
 def test_expected_accuracy_is_what_quadrature_says(noise):
     found = expected_accuracy(np.array(PATTERNS), noise, 1000)

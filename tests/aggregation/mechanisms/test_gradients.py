@@ -58,6 +58,7 @@ def test_a_unit_never_moves_the_sum_by_more_than_the_sensitivity(gradients, leve
     assert sum(int(step) ** 2 for step in change) <= asked.sensitivity**2
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1e300), min_size=1, max_size=5), st.floats(1e-3, 1e3))
 def test_a_clipped_norm_stays_under_the_clip_by_the_margin(norms, clip):
     asked, norms = mechanism(clip=clip), np.array(norms)
@@ -159,6 +160,7 @@ def test_slack_counts_every_value_and_every_draw():
     assert together.distance == 3 * together.share.total_variation + together.share.sum_distance(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [64, 1 << 20])
 def test_a_party_draws_one_rounded_gaussian_for_a_number_however_fine_the_grid(levels):
     asked = mechanism(levels=levels, shares=4)

@@ -68,6 +68,7 @@ def test_a_query_costs_two_a_layers_clip_squared_over_noise_squared():
     assert MECHANISM.event() == GaussianDpEvent(1.0 / (2 * 1.5 * math.sqrt(2)))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(STATES)
 def test_a_vector_counts_the_same_whoever_it_is_summed_with(states):
@@ -120,6 +121,7 @@ def test_what_cannot_be_hidden_states_is_refused(states, reason):
         MECHANISM.contribute(states)
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 50), st.floats(0.1, 10), st.integers(64, 300), st.integers(1, 9), st.integers(1, 4))
 def test_the_shares_together_hold_at_least_the_noise_that_is_charged(noise, clip, levels, shares, layers):
     if not 4.001 < noise / clip * levels / math.sqrt(shares) < 16_000:

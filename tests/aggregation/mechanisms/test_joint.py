@@ -49,6 +49,7 @@ def test_the_pair_costs_more_than_either_part_alone_which_is_what_the_paper_char
         assert both > 1.2 * price([part.event()] * 3, 1e-5).epsilon
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 50), st.floats(0.5, 50), st.floats(0.5, 4))
 def test_rounding_never_charges_less_than_the_sum(noise_votes, noise_hidden, clip):
     votes = VotesMechanism(5, 64, noise_votes, 1)
@@ -163,6 +164,7 @@ def test_other_noise_costs_both_parts_events_and_hardly_more_than_a_gaussian_of_
     assert best.rdp_epsilon <= cost.epsilon < 1.01 * best.rdp_epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
 def test_other_noise_is_drawn_with_the_variance_that_its_event_charges(kind):
     votes = VotesMechanism(classes=5, levels=40, noise=20.0, shares=3, distribution=kind)

@@ -32,6 +32,7 @@ def drawn(mechanism, vectors, labels, number=0):
     return mechanism.drawn(mechanism.contribute(vectors), np.asarray(labels, np.int64), stream(number))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.lists(st.floats(-1e308, 1e308), min_size=3, max_size=3), min_size=2, max_size=2))
 def test_two_texts_are_never_further_apart_than_the_sensitivity(rows):
@@ -97,6 +98,7 @@ def test_labels_are_kept_as_often_as_their_epsilon_says(epsilon):
     assert mechanism.kept == pytest.approx(kept, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(2, 1024), st.floats(1e-6, 20))
 def test_no_label_tells_more_than_its_epsilon_exactly(classes, epsilon):
@@ -118,6 +120,7 @@ def test_public_labels_leave_as_they_are_and_cost_nothing():
     assert mechanism.event() == GaussianDpEvent(1.0)
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_tells_nothing_of_the_order_of_texts():
     mechanism = replace(MECHANISM, rows=8, noise_multiplier=0.1, label_epsilon=0.0, classes=2)
     places = Counter()

@@ -61,6 +61,7 @@ def test_what_is_no_matrix_of_finite_numbers_is_refused(vectors):
         MECHANISM.contribute(vectors)
 
 
+@pytest.mark.slow
 @given(st.floats(0.1, 50), st.integers(64, 300), st.integers(1, 50))
 def test_the_shares_together_hold_at_least_the_noise_that_is_charged(multiplier, levels, shares):
     if multiplier * levels / math.sqrt(shares) < 4.001:

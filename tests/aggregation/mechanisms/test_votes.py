@@ -62,6 +62,7 @@ def test_a_query_costs_a_over_noise_squared():
         assert divergence == pytest.approx(order / MECHANISM.noise**2)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VOTES)
 def test_a_contribution_is_the_histogram_of_each_query_in_order(votes):
@@ -101,6 +102,7 @@ def test_what_cannot_be_votes_is_refused(votes, reason):
         MECHANISM.contribute(votes)
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 50), st.integers(64, 300), st.integers(1, 50))
 def test_the_shares_together_hold_at_least_the_noise_that_is_charged(noise, levels, shares):
     if noise * levels / math.sqrt(shares) < 4.001:
@@ -179,6 +181,7 @@ def test_a_threshold_that_no_query_can_reach_is_refused():
         check_teachers(5, 6.0)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VOTES)
 def test_a_tally_counts_the_classes_of_each_query(votes):

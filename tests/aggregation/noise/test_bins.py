@@ -91,6 +91,7 @@ def law_of(made):
     return drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(
     ("sigma", "slot_bits", "place_bits"), [(5.0, 8, 0), (5.0, 8, 1), (6.3, 10, 2), (6.3, 4, 3), (4.0, 9, 6)]
@@ -131,6 +132,7 @@ def test_every_integer_lies_in_one_bin_and_zero_on_one_side_alone():
     assert [value for each in found for value in each] == [*range(width), *range(-1, -width - 1, -1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("sigma", [16384.5, 2.0**20, 2.0**31])
 def test_double_precision_is_within_the_margin(law, sigma):
@@ -199,6 +201,7 @@ def by_the_book(made, count, stream):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(
     ("sigma", "slot_bits", "place_bits"), [(2.0**14 + 1, 6, 9), (2.0**20, 8, 17), (2.0**31, 7, 27)]
@@ -240,6 +243,7 @@ def middle(made, number):
     return (edges[number] + edges[number + 1]) // 2
 
 
+@pytest.mark.slow
 def test_a_height_at_the_threshold_is_decided_by_128_more_bits(made):
     for number, place, side in ((0, 7000, 0), (3, 0, 1), (90, 4000, 1), (700, WIDTH - 1, 0)):
         threshold = made.threshold(number, place + side)
@@ -303,6 +307,7 @@ def within_bins(samples, width):
 COUNT = 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("sigma", [16384.5, 2.0**20, 2.0**31])
 def test_samples_have_the_distribution_down_to_their_last_bits(law, sigma):

@@ -81,6 +81,7 @@ def test_a_sigma_half_a_percent_off_or_a_rounded_normal_would_be_seen():
     assert p_value(right, 4.0) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_variance_is_that_of_its_sigma():
     count = 1_000_000
     for sigma in (2.0, 16384.0):

@@ -41,6 +41,7 @@ def test_total_variation_bounds_the_true_distance_of_one_sample(scale):
         assert 2 * distance <= DiscreteLaplace(scale).total_variation < 1e-33
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.7, 5.0, 300.0])
 def test_samples_have_the_law(scale):
     """A chi-square trial over the middle and both tails. A scale 1% off would be seen at this size."""
@@ -61,6 +62,7 @@ def test_samples_have_the_law(scale):
     assert p_value(off, scale) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0625, 3.0, 2.0**30, 1.7 * 2.0**40])
 def test_the_variance_is_that_of_the_law(scale):
     found = DiscreteLaplace(scale)
@@ -75,6 +77,7 @@ def test_the_variance_is_that_of_the_law(scale):
         assert values.sum() == 0 or found.variance * samples.size > 1e-3
 
 
+@pytest.mark.slow
 def test_wide_samples_use_all_their_digits():
     """Of a scale of 2^30 every low bit is a fair coin, nearly; none is stuck."""
     samples = DiscreteLaplace(2.0**30).sample((100_000,), NoiseStream.from_key(KEY))

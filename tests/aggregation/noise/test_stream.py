@@ -118,6 +118,7 @@ def test_a_stream_refuses_to_go_on_after_a_fork(monkeypatch):
         _ = stream.aside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [4.0, 17.3, 89.6])
 def test_every_threshold_is_within_two_to_the_minus_128_of_the_truth(sigma):
     table = _table(sigma)
@@ -254,6 +255,7 @@ class Words:
         return np.array(drawn, dtype=np.uint64)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 2 * 270 - 1), st.integers(-2, 2), st.integers(0, 2**64 - 1))
 def test_a_word_that_ties_is_decided_by_128_bits(index, nudge, low):

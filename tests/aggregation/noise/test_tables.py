@@ -4,7 +4,7 @@ import threading
 from functools import lru_cache
 
 import pytest
-from dp_accounting import GaussianDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from aggregation.accounting import price
 from aggregation.noise import rounded_gaussian, tables
@@ -70,6 +70,7 @@ def test_threads_draw_from_one_table_what_one_thread_would():
     assert set(drawn) == {tuple(noise.sample((1000,), NoiseStream.from_key(bytes(32))).tolist())}
 
 
+@pytest.mark.slow
 def test_threads_that_price_one_plan_compose_it_once(monkeypatch):
     composed = []
     once = price._pld_epsilon.__wrapped__
@@ -79,7 +80,7 @@ def test_threads_that_price_one_plan_compose_it_once(monkeypatch):
         return once(parts, delta)
 
     monkeypatch.setattr(price, "_pld_epsilon", lru_cache(counted))
-    at_once(lambda: price.price([GaussianDpEvent(1.234)], 1e-6), threads=4)
+    at_once(lambda: price.price([PoissonSampledDpEvent(0.1, GaussianDpEvent(1.234))], 1e-6), threads=4)
     assert len(composed) == 1
 
 

@@ -21,6 +21,7 @@ def test_the_modulus_is_prime():
         assert value in (1, PRIME - 1) or any(pow(value, 2**k, PRIME) == PRIME - 1 for k in range(twos))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.data())
 def test_any_threshold_of_shares_gives_the_secret(secret, data):

@@ -65,6 +65,7 @@ def test_another_randomness_gives_another_graph():
     assert neighbours(members, 4, b"one") != neighbours(members, 4, b"two")
 
 
+@pytest.mark.slow
 def test_every_pair_is_as_likely_to_be_neighbours():
     """Chi-square over the 66 pairs of 12 members, 6,000 graphs; dependence within a graph makes it conservative."""
     members = [f"{i:03}" for i in range(12)]
@@ -138,6 +139,7 @@ def test_the_bound_is_the_sum_that_it_says():
     assert failure(40, 5, 0, 8, 5) == pytest.approx(40 * comb(34, 3) / comb(39, 8))
 
 
+@pytest.mark.slow
 def test_trials_fail_no_more_often_than_the_bound():
     """24 places, 6 colluders, degree 6: how often runs of colluders cut the honest apart, or 5 sit round one."""
     count, colluders, degree, threshold, trials = 24, 6, 6, 5, 4000

@@ -17,11 +17,13 @@ def test_fields_come_back(fields):
     assert unpack_all(pack_all(fields), "north") == fields
 
 
+@pytest.mark.slow
 @given(FIELDS, FIELDS)
 def test_two_sequences_have_two_encodings(first, second):
     assert (pack_all(first) == pack_all(second)) == (first == second)
 
 
+@pytest.mark.slow
 @given(FIELDS.filter(bool), st.data())
 def test_a_message_cut_short_is_refused_unless_whole_fields_are_left(fields, data):
     packed = pack_all(fields)

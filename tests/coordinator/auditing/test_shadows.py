@@ -101,6 +101,7 @@ def fitted(noise, shadows=20, spoiled=()):
     return found
 
 
+@pytest.mark.slow
 def test_a_student_without_noise_is_caught_at_few_false_positives_and_a_private_one_is_not():
     """Power: 2,520 canaries in 21 runs, half of them out, so that a rate of 0.1% is one of a thousand."""
     lira, rmia = fitted(0.0)
@@ -171,6 +172,7 @@ def test_what_shadow_models_found_is_published_drawn_and_told(here, classifier_t
     assert not (result.student / ROC).exists()
 
 
+@pytest.mark.slow
 def test_embeddings_have_no_shadow_models_and_a_plan_of_before_is_what_it_was(audit, dped_tables):
     assert audit(dped_tables("counts"), canaries=10, records=40, kinds=["worst"], shadows=6).memberships == []
     plain, asks = (plan_of(dped_tables("counts", audit={"shadows": each})) for each in (0, 16))

@@ -12,6 +12,8 @@ from coordinator.systems.registry import plan_of, prepared, system
 from coordinator.systems.swing.audit import TURNS
 from party.tasks.language_teachers import training
 
+pytestmark = pytest.mark.slow
+
 ALONE = {"per_party": 300, "epochs": 1}
 """So many teachers that most canaries are the only text of theirs."""
 NOTHING = {"guarantee": False, "unit": "record", "record": "document", "declared_size": 120}
@@ -36,7 +38,6 @@ def softened_tables(swing_tables):
     return makes
 
 
-@pytest.mark.slow
 def test_an_honest_run_is_not_refuted(audit, swing_tables):
     found = audit(swing_tables(privacy={"epsilon": 1.0}), canaries=20, records=60)
     assert [(each.attacked, each.canaries) for each in found.attacks] == [
@@ -49,7 +50,6 @@ def test_an_honest_run_is_not_refuted(audit, swing_tables):
     assert exposed.low <= exposed.mean <= exposed.high
 
 
-@pytest.mark.slow
 def test_without_noise_a_canary_shows_in_the_sum_and_the_claim_is_refuted(audit, swing_tables, no_noise):
     tables = swing_tables(privacy={"epsilon": 0.3}, text={"longest": 32}, teachers=ALONE)
     found = audit(tables, canaries=60, records=90, kinds=["worst"])
@@ -59,7 +59,6 @@ def test_without_noise_a_canary_shows_in_the_sum_and_the_claim_is_refuted(audit,
     assert found.broken
 
 
-@pytest.mark.slow
 def test_teachers_of_the_same_records_are_trained_once_for_both_simulations(audit, swing_tables, monkeypatch):
     trained, own = [], training._taught
 
@@ -73,7 +72,6 @@ def test_teachers_of_the_same_records_are_trained_once_for_both_simulations(audi
     assert len(set(trained)) == len(trained) > 32
 
 
-@pytest.mark.slow
 def test_an_attack_on_some_of_the_asked_tokens_finds_less_and_is_as_sound(audit, swing_tables, no_noise, monkeypatch):
     monkeypatch.setattr("coordinator.systems.swing.audit.MOST_NUMBERS", 1)  # a single text
     tables = swing_tables(text={"longest": 32}, teachers=ALONE)
@@ -99,7 +97,6 @@ def test_a_worst_case_is_a_number_and_two_outcomes_that_are_asked_about(swing_ta
         assert ids.count(first) >= TURNS - 1
 
 
-@pytest.mark.slow
 def test_the_published_form_is_measured_and_nothing_is_claimed(audit, softened_tables):
     found = audit(softened_tables(), canaries=16, records=60)
     assert [each.attacked for each in found.attacks] == ["softened", "softened", "student", "student"]
@@ -115,7 +112,6 @@ def test_the_published_form_is_measured_and_nothing_is_claimed(audit, softened_t
     assert drawn(found).startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_an_audited_heuristic_run_says_that_an_audit_measured_it(here, softened_tables, tmp_path):
     asked = {"canaries": 8, "records": 40, "kinds": ["worst"]}
     result = api.run(plan_of(softened_tables() | {"audit": asked}), output=tmp_path / "run")

@@ -300,6 +300,7 @@ def test_another_epsilon_or_seed_of_the_same_plan_goes_into_the_same_folder(plan
     assert len(list(Path("out/cells").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_parties_with_text_of_their_own_are_not_compared(plan):
     shards = PLAN[PLAN.index("[federation.shards]") : PLAN.index("[vocabulary]")]
     entry = 'parties = [{ name = "a", address = "127.0.0.1:9" }, { name = "b", address = "127.0.0.1:10" }]'

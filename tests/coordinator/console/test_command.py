@@ -46,6 +46,7 @@ def plan(text, name="plan.toml"):
     return name
 
 
+@pytest.mark.slow
 def test_the_version_is_told():
     command = Path(sys.executable).with_name("coordinator")
     said = subprocess.run([command, "--version"], capture_output=True, text=True)
@@ -53,6 +54,7 @@ def test_the_version_is_told():
     assert said.stdout.startswith("coordinator, Conclave 0.")
 
 
+@pytest.mark.slow
 def test_what_help_says_needs_no_numbers():
     """`coordinator --help` answers in a third of a second; any of these would double that."""
     code = """
@@ -128,6 +130,7 @@ def test_a_wrong_command_line_is_told_in_a_sentence(capsys, arguments, code, say
     assert says in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "code", "says"),
     [
@@ -224,6 +227,7 @@ def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(capsys, m
     assert {name: os.environ[name] for name in PATIENT} == {**PATIENT, "OMP_WAIT_POLICY": "ACTIVE"}
 
 
+@pytest.mark.slow
 def test_a_warning_of_simulated_parties_is_a_sentence_whatever_a_library_sets_up():
     script = (
         "import logging; from coordinator.console.command import main; main(['--version'])\n"

@@ -96,6 +96,7 @@ def test_an_interrupt_that_python_cannot_raise_where_it_comes_is_not_lost(begun)
     ended(begun(UNRAISABLE))
 
 
+@pytest.mark.slow
 def test_what_a_caller_ignores_stays_ignored(begun):
     code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{WHILE_IMPORTING}"
     process = begun(code, "typer", "--version")

@@ -796,6 +796,7 @@ async def test_blocks_of_other_parties_sum_are_asked_for_again(patient, store):
     assert np.array_equal(stored(store), one + other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("either_way")
 async def test_a_run_that_is_stopped_stores_the_block_in_hand_and_goes_on_after_it(patient, store):
     (one, other), (north, south) = pair(9)

@@ -15,6 +15,8 @@ from coordinator.progress.progress import Silent
 from coordinator.transport.link import Answered, Lost, Refused
 from protos.refusal import Reason, Refusal
 
+pytestmark = pytest.mark.slow
+
 COUNT = 3 * AT_ONCE
 
 

@@ -35,6 +35,7 @@ def priced(classifier_plan, tmp_path):
     return makes
 
 
+@pytest.mark.slow
 def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, priced):
     found = api.forecast(classifier_plan())
     (row,) = found.rows
@@ -149,12 +150,14 @@ def test_more_of_a_model_and_more_steps_take_no_less_memory_and_traffic(priced):
         assert all(one <= other for one, other in zip(less[1:], more[1:], strict=True))
 
 
+@pytest.mark.slow
 def test_more_units_take_more_of_a_partys_memory(priced):
     small, big = (memory(*priced(privacy={"declared_size": size})) for size in (240, 240_000))
     assert big["party training"] > small["party training"] + 60_000 * 32 * 4
     assert big["coordinator"] == small["coordinator"]
 
 
+@pytest.mark.slow
 def test_a_users_texts_go_together_and_take_memory_together(priced):
     made, public = priced(privacy={"noise_multiplier": 3.0}, model={"adapt": "lora"}, text={"longest": 32})
     by_user = made.plan.model_copy(update={"privacy": made.plan.privacy.model_copy(update={"unit": "user"})})

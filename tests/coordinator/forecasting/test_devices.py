@@ -57,12 +57,14 @@ def test_parties_elsewhere_have_their_own(classifier_tables, busy):
     assert (busy(plan, "cpu"), busy(plan, "cuda")) == (pytest.approx(250), pytest.approx(1000))
 
 
+@pytest.mark.slow
 def test_it_is_timed_on_what_will_be_used(forecast):
     half, usual = forecast
     assert half.assumptions[-1] == "Timed on cpu in bfloat16; parties are supposed to compute on the same."
     assert not any("Timed on" in each for each in usual.assumptions)
 
 
+@pytest.mark.slow
 def test_the_devices_memory_is_named_and_a_small_one_warned_of(forecast):
     _, usual = forecast
     usual = dataclasses.replace(usual, memory=usual.memory | {"party training": 3 * 10**9})

@@ -217,6 +217,7 @@ def test_noise_counts_every_partys_share():
     assert api.forecast(three).row("votes").noise == pytest.approx(noise * math.sqrt(4 / 3), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_counts_grow_with_the_declared_size():
     small, large = (api.forecast(plan(signals=["counts"], privacy={"declared_size": size})) for size in (400, 40_000))
     assert large.row("counts").ratio == pytest.approx(100 * small.row("counts").ratio)

@@ -74,6 +74,7 @@ def test_what_is_learned_from_is_near_the_mean_of_the_teachers(finished, here, d
     assert np.abs(near - true).max() < 0.1
 
 
+@pytest.mark.slow
 def test_each_party_wrote_its_part(finished):
     _, folder = finished
     kept = load_file(folder / at_parties.SAID)

@@ -49,6 +49,7 @@ def test_a_plan_at_another_epsilon_divides_it_as_before(distildp_plan):
     assert (plan.floor.epsilon, plan.codes.epsilon) == (1.0, 0.25)
 
 
+@pytest.mark.slow
 def test_parties_are_told_the_codes_and_their_files_which_column_they_are(ready):
     plan, public = ready()
     coded = price_of(plan, public).binding.terms.coded
@@ -113,6 +114,7 @@ def test_a_model_without_an_end_token_is_refused(ready, tiny_gpt2, tmp_path):
         ready(model={"name": str(folder)})
 
 
+@pytest.mark.slow
 def test_a_student_with_another_tokenizer_is_refused_though_it_has_as_many_tokens(ready, tiny_gpt2, tmp_path):
     folder = _copied(tiny_gpt2, tmp_path / "other")
     path = folder / "tokenizer.json"

@@ -35,6 +35,7 @@ def test_the_student_is_a_language_model_of_the_standard_library(finished):
     assert config["n_layer"] == 1
 
 
+@pytest.mark.slow
 def test_its_page_shows_what_it_writes(finished):
     page = api.page(finished[1])
     for said in ("What it writes", "What it learned from", "way: east"):
@@ -42,6 +43,7 @@ def test_its_page_shows_what_it_writes(finished):
     assert str(finished[1]) not in page
 
 
+@pytest.mark.slow
 def test_its_texts_are_published_as_a_dataset_with_their_codes_each_once(finished, tmp_path):
     from datasets import load_dataset
 
@@ -56,6 +58,7 @@ def test_its_texts_are_published_as_a_dataset_with_their_codes_each_once(finishe
     assert "texts/train.jsonl" in manifest["files"]
 
 
+@pytest.mark.slow
 def test_all_that_was_released_is_priced_and_anyone_can_check_it(finished):
     result, _ = finished
     assert result.verdict.ok
@@ -67,6 +70,7 @@ def test_all_that_was_released_is_priced_and_anyone_can_check_it(finished):
         assert charged == ["codes", "steps.0", "steps.1", "tokens"]
 
 
+@pytest.mark.slow
 def test_the_student_is_set_beside_its_teacher_the_floor_and_the_public_model(finished):
     result, _ = finished
     card = (result.student / "README.md").read_text()
@@ -78,6 +82,7 @@ def test_the_student_is_set_beside_its_teacher_the_floor_and_the_public_model(fi
     assert metrics["token_perplexity"] < metrics["public_perplexity"]
 
 
+@pytest.mark.slow
 def test_all_of_it_is_a_runs_own_so_that_a_new_run_may_take_its_place(finished):
     _, folder = finished
     assert output.strangers(folder) == []

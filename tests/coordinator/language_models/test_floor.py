@@ -26,6 +26,7 @@ def counts_of(public, noise, seed=0):
     return counts + np.random.default_rng(seed).normal(0, noise, counts.shape)
 
 
+@pytest.mark.slow
 def test_each_codes_texts_are_spoken_of_by_their_own_counts(distildp_plan, public):
     floor = floor_of(distildp_plan(), public, counts_of(public, 5.0), 5.0, lambda *told: None)
     assert floor.by_code.shape == (2, public.tokens)
@@ -42,6 +43,7 @@ def test_each_codes_texts_are_spoken_of_by_their_own_counts(distildp_plan, publi
     assert moved[0, 5] > 0 > moved[0, 7]
 
 
+@pytest.mark.slow
 def test_codes_that_do_not_differ_are_drawn_to_all_texts_more_than_their_noise_says(distildp_plan, public):
     counts = np.zeros((2, public.tokens))
     counts[:, 3] = 4000
@@ -54,6 +56,7 @@ def test_codes_that_do_not_differ_are_drawn_to_all_texts_more_than_their_noise_s
         assert away < 0.3 * np.abs(counted / counted.sum() - floor.unigram).sum() / 2
 
 
+@pytest.mark.slow
 def test_counts_of_all_texts_together_make_one_voice(distildp_plan, public):
     plan = distildp_plan(floor={"by_code": False})
     assert plan.apart == 0

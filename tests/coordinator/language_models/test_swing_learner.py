@@ -75,6 +75,7 @@ def test_the_epsilon_is_the_dearer_releases_and_not_the_sum(secure):
     assert price(events, spare).epsilon > 10
 
 
+@pytest.mark.slow
 def test_nobodys_records_are_called_exposed_and_it_is_said_who_is_protected_by_what(secure):
     result, _, _ = secure
     card, privacy = (result.student / "README.md").read_text(), privacy_of(result)
@@ -87,12 +88,14 @@ def test_nobodys_records_are_called_exposed_and_it_is_said_who_is_protected_by_w
     assert "4 language models" in card
 
 
+@pytest.mark.slow
 def test_who_learns_is_asked_for_nothing_else_and_nobody_else_for_that(secure):
     _, _, asked = secure
     assert sorted(asked[:2]) == [(name, "differences-0") for name in TEACHING]
     assert asked[2:] == [(LEARNER, f"{LEARNED}-0")]
 
 
+@pytest.mark.slow
 def test_the_student_is_a_model_of_the_standard_library_that_its_training_changed(secure):
     from safetensors.numpy import load
     from transformers import AutoModelForCausalLM
@@ -295,6 +298,7 @@ def ready(learner_tables, tmp_path_factory):
     return prepared(plan_of(learner_tables(privacy={"trust": "secure-sum"})), folder, folder / "cache")
 
 
+@pytest.mark.slow
 def test_the_plan_binds_who_takes_part_in_what(ready):
     priced = price_plan(ready)
     said, learned = priced.binding.terms.releases
@@ -321,6 +325,7 @@ def test_a_plan_without_a_learner_binds_what_it_did(swing_tables, tmp_path):
     assert not release.HasField("roster")
 
 
+@pytest.mark.slow
 def test_the_forecast_says_how_loud_each_release_is(ready, tmp_path):
     priced = price_plan(ready)
     found = forecast(ready, priced, tmp_path, tmp_path / "cache", 1.0)
@@ -342,6 +347,7 @@ def _toml(value):
     return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
+@pytest.mark.slow
 def test_check_says_that_the_plan_can_run(learner_tables, tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     path = tmp_path / "plan.toml"

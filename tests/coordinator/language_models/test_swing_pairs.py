@@ -89,6 +89,7 @@ def test_the_student_answers_inputs_and_the_public_model_does_not(finished):
     assert f"'rouge_1': {found['rouge_1']}" in str(api.report(finished[1]))
 
 
+@pytest.mark.slow
 def test_the_tokens_of_answers_alone_are_charged(finished, letters):
     """By hand: of each of the first 12 answers its tokens and the end, and nothing of the inputs."""
     from transformers import AutoTokenizer
@@ -107,6 +108,7 @@ def test_the_tokens_of_answers_alone_are_charged(finished, letters):
     )
 
 
+@pytest.mark.slow
 def test_the_cards_example_writes_what_was_measured(finished, letters):
     """The code of the card, run on the public inputs, gives answers of the very ROUGE that the card states."""
     from learning.swing.rouge import rouge
@@ -175,6 +177,7 @@ def test_a_model_with_an_encoder_and_a_decoder_is_taught_and_published(apart):
     assert "pipeline" not in card
 
 
+@pytest.mark.slow
 def test_its_cards_example_is_right(apart, letters):
     """The card's code writes, of an input, what a decoder says that takes the likeliest token each time."""
     import torch
@@ -202,6 +205,7 @@ def test_single_texts_need_a_model_without_an_encoder_of_its_own(swing_tables, t
         prepare(plan, tmp_path, tmp_path / "cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distil", [{"layers": 1}, {"layers": None, "start": "random"}])
 def test_a_student_of_a_model_with_an_encoder_has_all_of_it(swing_tables, paired, tiny_sequence, tmp_path, distil):
     tables = paired(swing_tables(model={"name": str(tiny_sequence("bart"))}, distil=distil))

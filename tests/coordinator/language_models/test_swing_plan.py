@@ -67,6 +67,7 @@ def test_texts_that_are_the_parties_own_are_not_asked(swing_tables, news):
             check_settings(swing_tables(**{table: {"source": own}}), SwingPlan, "plan.toml")
 
 
+@pytest.mark.slow
 def test_texts_that_hold_nothing_are_named(ready, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="empty"):
@@ -76,6 +77,7 @@ def test_texts_that_hold_nothing_are_named(ready, tmp_path):
         ready(queries={"source": str(tmp_path / "other.jsonl")})
 
 
+@pytest.mark.slow
 def test_fewer_texts_than_a_student_takes_are_refused(ready):
     with pytest.raises(PlanError, match="3 texts have a token, and a student takes 4 or more"):
         ready(queries={"limit": 3})
@@ -99,6 +101,7 @@ def test_texts_that_leave_no_room_are_refused(ready):
         ready(text={"longest": 16})
 
 
+@pytest.mark.slow
 def test_more_outcomes_than_tokens_are_refused(ready):
     with pytest.raises(PlanError, match=r"\[distil\] top = 1,000 leaves no other of the 300 tokens of .*Use fewer"):
         ready(distil={"top": 1000})
@@ -189,6 +192,7 @@ def test_attempts_are_charged_each(ready):
     assert many > 1.5 * few
 
 
+@pytest.mark.slow
 def test_parties_are_bound_to_one_charge_of_all_tokens(ready):
     plan, public = ready()
     (bound,) = price_of(plan, public).binding.terms.releases

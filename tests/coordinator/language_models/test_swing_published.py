@@ -60,6 +60,7 @@ def test_clue_words_that_cannot_be_used_are_refused_before_any_party_is_asked(so
         prepare(plan, tmp_path, tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_a_forecast_states_no_epsilon_and_no_signal_over_noise(softened_tables, tmp_path):
     recipe = prepared(plan_of(softened_tables()), tmp_path, tmp_path / "cache")
     found = forecast(recipe, price_plan(recipe), tmp_path, tmp_path / "cache", 0.0)

@@ -40,6 +40,7 @@ def test_the_student_is_a_language_model_of_the_standard_library(finished):
     assert json.loads((result.student / "config.json").read_text())["n_layer"] == 1
 
 
+@pytest.mark.slow
 def test_its_page_shows_what_it_writes(finished):
     page = api.page(finished[1])
     for said in ("What it writes", "a language model, which learned what their own models would say"):
@@ -47,6 +48,7 @@ def test_its_page_shows_what_it_writes(finished):
     assert str(finished[1]) not in page
 
 
+@pytest.mark.slow
 def test_all_that_was_released_is_priced_and_anyone_can_check_it(finished):
     result, _ = finished
     assert result.verdict.ok

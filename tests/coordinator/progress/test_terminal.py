@@ -55,6 +55,7 @@ def followed(columns, rows=40, **env):
     return drawn[-1] if drawn else [], screen, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 40])
 def test_a_terminal_has_one_part_that_is_drawn_again_within_its_columns(columns):
     drawn, screen, said = followed(columns)
@@ -74,6 +75,7 @@ def test_a_terminal_has_one_part_that_is_drawn_again_within_its_columns(columns)
     assert screen.cursor, "the cursor is shown again"
 
 
+@pytest.mark.slow
 def test_a_low_terminal_shows_less_and_what_goes_on_most():
     drawn, _, _ = followed(80, rows=9)
     rows = {line.split()[0]: line for line in drawn if line.startswith("  ")}

@@ -114,6 +114,7 @@ async def found(path):
     return {line.what: line for line in await asyncio.to_thread(check, path)}
 
 
+@pytest.mark.slow
 async def test_public_text_that_nobody_has_called_the_parties_kind_is_a_warning(home, serve):
     addresses = {name: await serve(name) for name in NAMES}
     lines = await found(written(home, addresses, replaced=[("like_parties = true", "")]))
@@ -154,6 +155,7 @@ def dialling(home, *, listen, addresses):
     return home / "plan.toml"
 
 
+@pytest.mark.slow
 async def test_a_party_that_dials_is_waited_for_and_asked_the_same(home, serve, monkeypatch):
     monkeypatch.setattr(roll_call, "SAY_SECONDS", 0.3)
     listen, heard = unused(), []
@@ -168,6 +170,7 @@ async def test_a_party_that_dials_is_waited_for_and_asked_the_same(home, serve, 
     assert f"the gate is open at {listen} for north" in heard[0]
 
 
+@pytest.mark.slow
 async def test_a_party_that_does_not_dial_in_is_told_with_what_came_in_its_place(home, serve, monkeypatch):
     monkeypatch.setattr(roll_call, "DIAL_SECONDS", 1.5)
     listen = unused()
@@ -273,6 +276,7 @@ async def test_certificates_that_end_soon_are_warnings_that_say_whose(home, serv
     assert "make a new federation before" in (await found(written(home, addresses)))["identity"].said
 
 
+@pytest.mark.slow
 async def test_parties_of_another_version_work_or_are_refused_with_both_versions_named(home, serve, monkeypatch):
     addresses = {name: await serve(name) for name in NAMES}
     path = written(home, addresses)
@@ -289,6 +293,7 @@ async def test_parties_of_another_version_work_or_are_refused_with_both_versions
         assert f"speaks {other} (Conclave " in lines["north plan"].said, "the party refuses by itself"
 
 
+@pytest.mark.slow
 async def test_the_folder_that_a_run_is_to_have_is_looked_at_with_its_disk(home, serve, monkeypatch):
     path = written(home, {name: await serve(name) for name in NAMES})
     looked = []
@@ -405,6 +410,7 @@ def launched(home):
     return path
 
 
+@pytest.mark.slow
 async def test_parties_that_the_run_starts_itself_share_this_machine(home, monkeypatch):
     lines = await found(launched(home))
     assert {line.state for line in lines.values()} == {State.OK}, lines

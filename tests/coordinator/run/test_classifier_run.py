@@ -100,6 +100,7 @@ def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step
     assert list(folder.rglob("*.part")) == []
 
 
+@pytest.mark.slow
 def test_the_student_says_the_plans_labels_in_the_standard_pipeline(federated):
     from transformers import pipeline
 
@@ -110,6 +111,7 @@ def test_the_student_says_the_plans_labels_in_the_standard_pipeline(federated):
     assert (federated[0].student / "evaluation.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_report_shows_what_was_promised_of_the_steps(federated, capsys):
     assert main(["report", federated[0].run]) == 0
     said = capsys.readouterr().out
@@ -449,6 +451,7 @@ def test_a_party_that_keeps_its_weights_refuses_the_local_form(here, classifier_
     assert "Nothing was spent" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_party_whose_file_states_other_classes_refuses(here, classifier_plan, tmp_path):
     here.changes["party-3"] = {"shard": {"labels": ["negative", "neutral"], "values": ["0", "1"]}}
     with pytest.raises(PartyRefused) as refused:

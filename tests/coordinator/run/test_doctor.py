@@ -125,6 +125,7 @@ def test_a_federation_here_is_looked_at(federation):
     assert found(Path("federation")).keys() == lines.keys()
 
 
+@pytest.mark.slow
 def test_certificates_that_end_within_30_days_are_told_with_the_command_that_renews(federation, monkeypatch):
     provisioning.renew(federation, days=20)
     line = found()["certificate"]

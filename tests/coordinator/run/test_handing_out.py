@@ -196,6 +196,7 @@ def test_a_hub_gets_one_commit_that_verifies_where_it_is_downloaded(run, hub, tm
     assert not verify(tmp_path / "fetched", None).ok
 
 
+@pytest.mark.slow
 def test_a_later_student_takes_the_place_of_an_earlier_one_and_of_nothing_else(run, hub):
     api.publish(run.student, "hub:clinics/notes", public=True)
     assert hub.private["clinics/notes"] is False
@@ -208,6 +209,7 @@ def test_a_later_student_takes_the_place_of_an_earlier_one_and_of_nothing_else(r
     assert hub.repositories["clinics/model"] == {"config.json": b"{}"}
 
 
+@pytest.mark.slow
 def test_what_does_not_verify_is_handed_to_nobody(run, hub, tmp_path):
     shutil.copytree(run.student, tmp_path / "student")
     with (tmp_path / "student/README.md").open("a") as card:
@@ -218,6 +220,7 @@ def test_what_does_not_verify_is_handed_to_nobody(run, hub, tmp_path):
     assert (hub.repositories, (tmp_path / "copy").exists()) == ({}, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "said"),
     [
@@ -234,6 +237,7 @@ def test_a_name_that_cannot_be_is_refused_in_words(run, hub, capsys, to, said):
     assert hub.commits == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_token_and_a_hub_that_fails_or_is_not_there_are_told_apart(run, hub, monkeypatch):
     hub.refuses = True
     with pytest.raises(RunError, match=r"published at clinics/notes\. .* answered 500: .*the disk is full"):
@@ -244,6 +248,7 @@ def test_a_wrong_token_and_a_hub_that_fails_or_is_not_there_are_told_apart(run, 
         api.publish(run.student, "hub:clinics/notes")
 
 
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached(run, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -251,6 +256,7 @@ def test_a_hub_that_cannot_be_reached(run, monkeypatch):
         api.publish(run.student, "hub:clinics/notes")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_there_or_not_finished_has_no_student(run, monkeypatch):
     with pytest.raises(RunError, match="There is no run"):
         api.publish("0000-nothing", "hub:clinics/notes")

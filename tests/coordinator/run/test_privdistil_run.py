@@ -79,10 +79,12 @@ def test_a_run_gives_a_verified_student_and_charges_the_choice_and_every_step(fi
     assert len(set(chosen(folder).tolist())) == 60
 
 
+@pytest.mark.slow
 def test_nothing_of_a_run_is_for_others_but_its_student_which_tells_no_place(finished, private_but_for_the_student):
     private_but_for_the_student(finished[1])
 
 
+@pytest.mark.slow
 def test_the_student_has_fewer_layers_and_works_in_the_standard_classes(finished, tiny_bert):
     from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 
@@ -94,6 +96,7 @@ def test_the_student_has_fewer_layers_and_works_in_the_standard_classes(finished
     assert found["label"] in ("negative", "positive")
 
 
+@pytest.mark.slow
 def test_the_report_says_what_left_outside_the_sum_and_how_good_the_choice_was(finished, capsys):
     result = finished[0]
     assert main(["report", result.run]) == 0

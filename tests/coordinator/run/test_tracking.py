@@ -148,6 +148,7 @@ def test_a_name_of_no_tracker_is_refused_before_anything_is_read(to):
     assert tracker("mlflow") == ("mlflow", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlflow", "wandb"])
 def test_without_the_client_the_command_that_installs_it_is_told(run, monkeypatch, capsys, kind):
     monkeypatch.setitem(sys.modules, kind, None)
@@ -155,6 +156,7 @@ def test_without_the_client_the_command_that_installs_it_is_told(run, monkeypatc
     assert f"pip install 'conclave-distill[{kind}]'" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_student_that_does_not_verify_and_a_run_that_is_not_finished_are_not_told_of(run, monkeypatch, tmp_path):
     with pytest.raises(RunError, match="There is no run"):
         api.track("0000-nothing", "mlflow")

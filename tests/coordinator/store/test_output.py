@@ -307,6 +307,7 @@ def test_the_run_before_is_removed_once_the_new_one_has_begun(driven, index, out
     assert [path.name for path in out.parent.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_with_another_aside_is_told_of_the_next_time(driven, index, out, capsys):
     kept(index, out)
     child = os.fork()

@@ -168,6 +168,7 @@ def test_the_published_layer_says_what_the_rule_says_of_projected_texts(clear, m
     assert np.mean(np.array(published) == said) > 0.9
 
 
+@pytest.mark.slow
 def test_the_rows_load_with_the_library_and_what_is_known_of_them_lies_beside(clear):
     from datasets import load_from_disk
 
@@ -202,6 +203,7 @@ def test_a_script_that_imports_nothing_of_ours_trains_on_the_rows_by_the_card_al
     assert ((clean @ weights + bias).argmax(axis=1) == truth).mean() > 0.75
 
 
+@pytest.mark.slow
 def test_the_card_says_that_there_are_rows_and_their_own_card_what_noise_they_have(clear):
     _, mechanism, _, _, folder = clear
     card = (folder / "samples/README.md").read_text()
@@ -287,6 +289,7 @@ def test_too_little_public_text_is_refused(plan_of, made, tmp_path):
         prepare(plan_of('source = "public.jsonl"', 'source = "few.jsonl"'), made, tmp_path)
 
 
+@pytest.mark.slow
 def test_rows_of_a_party_that_are_none_are_named(plan_of):
     mechanism = mechanism_of(price_plan(Nvdp(plan_of(), None)).releases)
     odd = odd_rows(mechanism)

@@ -267,6 +267,7 @@ def test_a_plan_of_pairs_that_cannot_be_is_refused_by_its_key(plan_of, changes, 
         plan_of(*changes)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_pools_no_vector_of_its_own_is_refused_before_anything_is_spent(plan_of, made, tmp_path):
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
@@ -281,6 +282,7 @@ def test_an_encoder_that_pools_no_vector_of_its_own_is_refused_before_anything_i
         prepare(plan_of('name = "encoder"', 'name = "distil"'), made, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_forecast_of_pairs_is_made_of_public_pairs_alone(made, tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     (made / "forecast.toml").write_text(changed('source = "pairs.jsonl"', 'source = "nowhere.jsonl"'))

@@ -160,6 +160,7 @@ def test_what_an_attacker_finds_stands_beside_the_score(drawn):
     assert "Expect the same of what parties released" in student.metrics["warnings"][0]
 
 
+@pytest.mark.slow
 def test_parties_are_sent_the_layer_and_not_the_head(drawn):
     from safetensors.torch import load
 
@@ -281,6 +282,7 @@ def test_a_plan_that_cannot_be_is_refused_by_its_key(plan_of, changes, said):
         SampledByLayer(plan_of(*changes), None).releases(1.0)
 
 
+@pytest.mark.slow
 def test_a_damaged_layer_is_said(drawn, tmp_path):
     recipe, _, _, _, _ = drawn()
 

@@ -103,6 +103,7 @@ def test_every_party_tells_its_text_from_other_public_texts(ready):
     assert again == public.samples
 
 
+@pytest.mark.slow
 def test_a_corpus_takes_the_rows_that_it_is_told_to_take(ready, public_texts):
     _, public = ready(corpus=[{"source": str(public_texts), "take": [2, 1], "limit": 90}])
     rows = [json.loads(line)["text"] for line in public_texts.read_text().splitlines()]
@@ -136,6 +137,7 @@ def test_a_corpus_that_is_too_small_is_said_before_anybody_is_asked(ready, chang
         ready(**changes)
 
 
+@pytest.mark.slow
 def test_a_corpus_too_small_for_the_classifiers_says_how_many_they_need(ready, tmp_path):
     (tmp_path / "few.jsonl").write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(30)))
     few = {"corpus": [{"source": "few.jsonl"}], "selection": {"texts": 20, "clusters": 2}}
@@ -160,6 +162,7 @@ def test_a_tokenizer_that_can_hide_nothing_is_said_before_anything_is_spent(read
         ready(distil={"mask": 0.15})
 
 
+@pytest.mark.slow
 def test_a_student_that_is_given_is_taken(ready, tiny_bert):
     _, public = ready(distil={"student": str(tiny_bert), "layers": None})
     assert public.layers[0] == public.layers[1]
@@ -196,6 +199,7 @@ def test_where_the_corpus_is_embedded_is_not_what_parties_agree_to(privdistil_pl
     assert privdistil_plan(selection={"texts": 31}).document() != here
 
 
+@pytest.mark.slow
 def test_a_streamer_that_is_not_there_is_named(ready):
     from coordinator.systems.privdistil.selection import Said, choose
 

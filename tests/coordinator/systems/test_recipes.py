@@ -249,12 +249,14 @@ async def test_all_that_teachers_of_language_may_be_asked_is_theirs(swing_plan, 
     asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
+@pytest.mark.slow
 async def test_all_that_a_teacher_whose_answers_are_softened_may_be_asked_is_its(softened_tables, tmp_path):
     plan = plan_of(softened_tables())
     priced = bound_of(plan, asked_texts(plan, tmp_path, tmp_path / "cache"))
     asks_what_its_recipe_has(priced, await asked_of(priced, asked_texts(plan, tmp_path, tmp_path / "cache"), tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_example_is_of_its_recipe(path, dped):
     plan = read_plan(path)

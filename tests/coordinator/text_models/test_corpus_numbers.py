@@ -61,6 +61,7 @@ class Recorded:
             yield done
 
 
+@pytest.mark.slow
 def test_rows_are_written_by_number_and_once(corpus, work, tmp_path):
     seen = []
     shuffled = Recorded(order=lambda parts: parts[::-1])
@@ -78,6 +79,7 @@ def test_rows_are_written_by_number_and_once(corpus, work, tmp_path):
     assert written(again, corpus, other, tmp_path / "rows", part=8) != path
 
 
+@pytest.mark.slow
 def test_a_crash_costs_only_what_was_not_marked(corpus, work, tmp_path):
     folder = tmp_path / "rows"
     with pytest.raises(KeyboardInterrupt):
@@ -90,6 +92,7 @@ def test_a_crash_costs_only_what_was_not_marked(corpus, work, tmp_path):
     np.testing.assert_allclose(np.load(path), work.load()(list(corpus.rows(range(50)))), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["part", "marks", "cut", "header"])
 def test_what_does_not_fit_together_starts_again(corpus, work, tmp_path, harm):
     folder = tmp_path / "rows"
@@ -133,6 +136,7 @@ def not_finite(found):
         yield first, rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -185,6 +185,7 @@ def test_the_card_says_what_it_is_and_what_is_promised(student):
         assert wanted in body
 
 
+@pytest.mark.slow
 def test_the_card_of_a_regression_and_of_what_was_not_measured(student):
     scores = told(student(targets=SCORES)[0])
     assert "A regression of texts" in scores
@@ -193,6 +194,7 @@ def test_the_card_of_a_regression_and_of_what_was_not_measured(student):
     assert PICTURE not in told(student(measured=False)[0])
 
 
+@pytest.mark.slow
 def test_the_card_of_what_was_trained_in_clear_warns_first_and_says_how_good_it_is(student):
     made, _ = student()
     body = clear_card(made, "NO PRIVACY", plan(), 4).partition("\n---\n")[2]

@@ -204,6 +204,7 @@ async def answers(link):
     return [outcome async for outcome in link.answer("counts", BATCHES, 4)]
 
 
+@pytest.mark.slow
 async def test_a_party_that_is_slow_but_serves_is_waited_for_and_not_asked_twice(node):
     node.party.delay = 1.0
     async with linked(node) as (link, told):

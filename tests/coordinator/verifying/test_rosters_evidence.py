@@ -112,6 +112,7 @@ def test_a_folder_in_which_everybody_pays_for_his_own_passes(publisher, tmp_path
     assert "2 events" in found["privacy"][1] or "recomputed epsilon 7.9" in found["privacy"][1]
 
 
+@pytest.mark.slow
 def test_who_takes_part_is_the_plans_word_and_not_the_publishers(publisher, tmp_path):
     def everybody(privacy):
         del privacy["releases"][1]["among"]
@@ -133,6 +134,7 @@ def test_a_party_in_a_sum_that_it_has_no_part_in_is_noticed(publisher, tmp_path)
     assert "names parties in the sum of differences that the plan does not have" in said
 
 
+@pytest.mark.slow
 def test_a_sum_of_fewer_than_its_noise_counts_on_is_noticed_though_all_others_are_there(publisher, tmp_path):
     """One party of four may be lost, so that of the three that teach two are needed."""
     well = publisher.found(tmp_path / "two", sums={"differences": ("east", "north"), "learned": ("clinic",)})
@@ -142,6 +144,7 @@ def test_a_sum_of_fewer_than_its_noise_counts_on_is_noticed_though_all_others_ar
     assert "1 parties are in the sum of differences and the plan needs 2" in found["privacy"][1]
 
 
+@pytest.mark.slow
 def test_a_party_that_paid_for_more_than_its_own_is_priced_by_what_it_paid(publisher, tmp_path):
     found = publisher.found(tmp_path / "more", costs={"clinic": ["differences", "learned"]})
     assert not found["privacy"][0]
@@ -182,6 +185,7 @@ def test_a_smaller_epsilon_than_either_release_costs_is_noticed(publisher, tmp_p
     assert f"Recomputed from the events in privacy.json ({name}), epsilon is 7.9" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [["north", "east"], ["clinic", "nobody"], list(PARTIES)])
 def test_a_plan_whose_rosters_cannot_be_is_noticed(publisher, tmp_path, parties):
     binding = type(publisher.priced.binding)()

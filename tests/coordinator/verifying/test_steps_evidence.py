@@ -142,6 +142,7 @@ def test_steps_that_are_charged_one_by_one_are_one_release_in_the_promise(publis
     assert f"epsilon {publisher.priced.guarantee.epsilon:.6g}"[:9] in said(folder, "privacy")
 
 
+@pytest.mark.slow
 def test_a_party_that_was_lost_amid_the_steps_need_not_attest(publisher, tmp_path):
     rest = ("east", "north", "south")
     sums = [PARTIES, PARTIES, rest, rest, rest]
@@ -249,6 +250,7 @@ def test_what_is_stated_of_steps_has_to_follow_from_the_plan(unpriced, tmp_path,
     assert says in found["privacy"], found
 
 
+@pytest.mark.slow
 def test_a_smaller_price_than_that_of_all_steps_is_told(publisher, tmp_path):
     found = wrong(publisher.publish(tmp_path / "student", alter=lambda privacy: privacy.update(epsilon=0.1)))
     assert "above the stated 0.1." in found["privacy"]

@@ -26,6 +26,7 @@ def test_a_clean_vector_s_text_is_found_and_a_very_noisy_one_s_is_not():
     assert lost.chance == 1 / 2000
 
 
+@pytest.mark.slow
 def test_more_noise_finds_fewer_texts():
     texts, rng = _vectors(), np.random.default_rng(2)
     own = np.arange(len(texts))

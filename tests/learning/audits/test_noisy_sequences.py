@@ -90,6 +90,7 @@ def test_tokens_are_read_where_noise_is_small_and_guessed_where_it_is_large(pool
     assert found[0].usual < 0.2
 
 
+@pytest.mark.slow
 def test_a_prior_component_ahead_of_the_tokens_is_left_out():
     own, states = spoken(1000, 0, 0.1)
     ahead = Posterior(

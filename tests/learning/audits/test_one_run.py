@@ -90,6 +90,7 @@ def test_scores_that_are_not_finite_count_as_least():
     assert found.right == 4
 
 
+@pytest.mark.slow
 def test_how_many_canaries_a_claim_takes_is_said():
     few = canaries_for(1.0, delta=1e-5, confidence=0.95)
     many = canaries_for(4.0, delta=1e-5, confidence=0.95)

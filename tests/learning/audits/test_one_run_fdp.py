@@ -62,6 +62,7 @@ def test_the_true_mu_is_refuted_in_no_more_than_the_stated_share_of_audits(mu):
     assert np.mean(bounds) > 0.25 * mu
 
 
+@pytest.mark.slow
 def test_power_twice_the_noise_that_is_claimed_passes_and_a_tenth_of_it_is_refuted_at_a_ten_thousandth():
     for seed in range(10):
         assert audited_gaussian(*_scores(0.5, seed, 4000), confidence=1 - 1e-4).lower < 1.0

@@ -30,6 +30,7 @@ def test_counts_are_discounted_and_fall_back_as_the_formula_says():
     assert np.exp(model.log_probability([3, 1], 1)) == pytest.approx(shorter)
 
 
+@pytest.mark.slow
 def test_texts_that_echo_canaries_betray_them_and_others_do_not():
     """400 canaries of 10 tokens; texts hold four tokens in a row of each that is in, once. The bound says so."""
     rng = np.random.default_rng(0)
@@ -111,6 +112,7 @@ def test_the_likeliest_words_are_those_that_were_learned(gpt2, tiny_gpt2):
         assert word.probability == pytest.approx(_probability(model, tokenizer, word.text), rel=0.1)
 
 
+@pytest.mark.slow
 def test_no_word_that_is_left_out_is_likelier_than_those_that_come_back(gpt2):
     model, tokenizer = gpt2
     found = likeliest_words(Speaker(model), tokenizer, PROMPT, 20)

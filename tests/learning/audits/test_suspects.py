@@ -153,6 +153,7 @@ def test_an_honest_mechanism_is_not_caught(name, epsilon):
     assert not caught(suspect)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["counts", "vectors", "differences", "votes", "hidden", "joint"])
 def test_bounds_come_near_the_claim_and_stay_below_it(name):
     """Power: the bound by many runs is within 6 standard deviations of these shares of the claim."""
@@ -187,6 +188,7 @@ SILENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 @pytest.mark.parametrize("name", SILENT)
 def test_noise_off_is_caught(name, epsilon):

@@ -86,6 +86,7 @@ def test_how_wide_variances_range_decides_the_way_and_not_the_answer(spread: flo
     assert table(one, 2.0, 5) == pytest.approx(loop(one, 2.0), rel=2e-5, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_infinite_pairs_are_infinite_and_counted_and_the_others_are_right() -> None:
     for one in (texts(20, 0.6, counts=None), texts(20, 0.1, counts=0.8)):
         wanted, found = loop(one, 2.0), table(one, 2.0, 8)
@@ -134,6 +135,7 @@ def test_pairs_that_are_all_infinite_are_looked_at_once(monkeypatch: pytest.Monk
     assert looked == [32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [3, 7, 100])
 def test_what_is_kept_of_all_pairs_is_what_they_are(block: int) -> None:
     one = texts(30, 0.2)

@@ -60,6 +60,7 @@ def test_scores_are_learned_too(tiny_bert) -> None:
     assert found.error < 0.9  # a constant is wrong by 1
 
 
+@pytest.mark.slow
 def test_the_same_generator_trains_the_same_model(tiny_bert) -> None:
     texts, labels = _reviews(40, 0)
     found = []
@@ -109,6 +110,7 @@ def test_training_that_cannot_be_is_one_sentence(tiny_bert) -> None:
         fit(model, rows, labels, Fit(), rng)
 
 
+@pytest.mark.slow
 def test_a_language_model_learns_examples_without_labels(tiny_gpt2) -> None:
     model, tokenizer = language_model(str(tiny_gpt2))
     rows = encode_documents(tokenizer, ["the film was good", "the plot was slow"] * 20, longest=16, codes=None).rows

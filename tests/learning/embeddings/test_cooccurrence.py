@@ -26,6 +26,7 @@ passages = st.lists(st.integers(-1, SIZE - 1), max_size=12).map(lambda words: np
 units_of_text = st.lists(st.lists(passages, max_size=3), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(units_of_text, st.integers(1, 14))
 def test_counts_are_those_of_the_definition(units: Units, window: int) -> None:
     expected = _by_hand(units, window)
@@ -36,6 +37,7 @@ def test_counts_are_those_of_the_definition(units: Units, window: int) -> None:
     np.testing.assert_array_equal(counts_of(together, SIZE, window).toarray(), expected.sum(axis=0))
 
 
+@pytest.mark.slow
 @given(st.lists(passages, max_size=3), st.integers(1, 6))
 def test_every_pair_is_a_row_of_its_own_with_a_single_one(texts: list[NDArray[np.int32]], window: int) -> None:
     pairs = pair_counts(texts, SIZE, window)

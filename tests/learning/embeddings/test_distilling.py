@@ -170,6 +170,7 @@ def test_labels_of_pure_noise_leave_the_likelihood_student_a_language_model(seed
     assert context_perplexity(paper, _counts()) > before * 1.5
 
 
+@pytest.mark.slow
 def test_it_is_the_models_own_prediction_and_not_only_the_ridge_that_withstands_noise(monkeypatch):
     monkeypatch.setattr(distilling, "RIDGE", 1e-3)
     itself = sparse.csr_array(np.exp(START.log_probabilities(np.arange(SIZE))).astype(np.float64))

@@ -123,6 +123,7 @@ def start_model() -> SkipGram:
     return fit(truth(), dimension=4, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [None, start_model()], ids=["afresh", "public"])
 def test_the_fit_recovers_counts_that_the_embedding_holds(start: SkipGram | None) -> None:
     features = Features.from_seed(SIZE, 3 * WIDTH, 1)

@@ -131,6 +131,7 @@ def _train(units, stream=0, start=None, **changes):
     )
 
 
+@pytest.mark.slow
 def test_the_same_stream_trains_the_same_model_and_another_another():
     first, again, other = _train(_units()), _train(_units()), _train(_units(), stream=1)
     for name in ("inputs", "outputs", "bias"):
@@ -157,6 +158,7 @@ def test_sums_are_divided_by_the_declared_batch_and_not_by_the_real_one():
     assert np.linalg.norm(bias[0]) == pytest.approx(10 * np.linalg.norm(bias[1]), rel=0.05)
 
 
+@pytest.mark.slow
 def test_decay_pulls_towards_the_start():
     nothing, start = sparse.csr_array((0, SIZE * SIZE)), _start()
     free, held = (_train(nothing, steps=200, decay=decay).inputs - start.inputs for decay in (0.0, 1.0))

@@ -98,6 +98,7 @@ def test_a_misleading_prior_hardly_hurts(misleading: Directions, sigma: float, s
     assert judge(fit_moments(released, misleading)) < floor(released, misleading) * 1.02
 
 
+@pytest.mark.slow
 def test_a_misleading_prior_hardly_hurts_where_noise_hides_nearly_all(misleading: Directions) -> None:
     """Without the noise of the means in the model, two of these twelve were at 1.8 and 3.7 times the floor."""
     found = []

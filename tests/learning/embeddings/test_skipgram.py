@@ -190,6 +190,7 @@ def test_more_dimensions_than_words_are_filled_with_zeros(size: int) -> None:
     assert np.isfinite(model.log_probabilities(np.arange(size))).all()
 
 
+@pytest.mark.slow
 def test_counts_of_nothing_at_all_give_a_finite_student() -> None:
     for counts in (np.zeros((SIZE, SIZE)), -_expected()):
         model = fit_noisy(counts, 10.0, dimension=5, seed=0)

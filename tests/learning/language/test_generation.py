@@ -32,6 +32,7 @@ def test_the_best_token_every_time_is_what_the_library_writes_without_a_cache(mo
         assert text.tolist() == ids[len(opening) :]
 
 
+@pytest.mark.slow
 def test_texts_are_drawn_by_what_the_speaker_says_of_its_best_tokens(speaker, tmp_path):
     made = _made(speaker, tmp_path, Sampling(longest=1, top_k=0, top_p=1.0, batch=500), [[0]] * 4000)
     found = np.bincount([int(each[0]) for each in made], minlength=speaker.model.config.vocab_size) / 4000

@@ -40,6 +40,7 @@ def _alone(model, opening, text):
         return model(input_ids=torch.tensor([list(opening)]), decoder_input_ids=decoder).logits[0]
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_token_follows_from_the_opening_and_the_tokens_before_it(pair, lesson):
     openings, texts = lesson
     rows = [
@@ -97,6 +98,7 @@ def test_conditional_soft_targets_are_graded_under_each_places_temperature(pair,
         torch.testing.assert_close(found.of(text)[1], best, atol=STEP, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_perplexity_is_of_the_text_given_its_opening(pair, lesson):
     openings, texts = lesson
     rows = [

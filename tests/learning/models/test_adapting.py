@@ -124,6 +124,7 @@ def test_a_kind_of_model_that_lora_is_not_known_for_is_named(tiny_bert) -> None:
     assert any("lora_" in name for name in adapt(model, "lora-all", seed=1))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.booleans()), max_size=6), st.randoms())
 def test_what_is_trained_becomes_a_vector_and_comes_back(shapes, random) -> None:

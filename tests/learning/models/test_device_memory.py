@@ -162,6 +162,7 @@ def test_other_work_is_halved_too(work, model):
         work(model)
 
 
+@pytest.mark.slow
 def test_distilling_is_halved_and_goes_on_so(tiny_bert):
     teacher, _ = encoder(str(tiny_bert))
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)

@@ -28,6 +28,7 @@ def test_the_head_on_its_features_says_what_the_model_says(tiny_bert) -> None:
     assert np.array_equal(flatten(head), flatten(model))
 
 
+@pytest.mark.slow
 def test_training_the_head_on_its_features_is_training_the_model(tiny_bert) -> None:
     texts = [f"{one} {two}" for one in ("good", "bad", "film") for two in ("great", "dull", "plot", "slow")]
     labels = np.arange(12) % 2

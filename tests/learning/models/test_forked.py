@@ -19,6 +19,7 @@ def _no_accelerator(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
 
 
+@pytest.mark.slow
 def test_every_place_is_made_once_and_what_is_made_is_the_same_as_here():
     layer = torch.nn.Linear(4, 2)
 

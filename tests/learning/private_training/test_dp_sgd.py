@@ -160,6 +160,7 @@ def test_an_empty_batch_is_a_step_of_noise_alone_and_every_step_has_its_own():
     assert (first - second).std() == pytest.approx(2**0.5 * expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_every_step_has_a_sample_of_its_own():
     model, seen = small(), []
 
@@ -213,6 +214,7 @@ def test_one_that_was_stopped_goes_on_to_the_same_end(tmp_path, optimiser):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["stream", "settings", "mechanism", "units", "damage"])
 def test_a_checkpoint_of_another_training_is_refused_and_left(tmp_path, other):
     checkpoint = tmp_path / "checkpoint.safetensors"
@@ -238,6 +240,7 @@ def test_a_checkpoint_of_another_training_is_refused_and_left(tmp_path, other):
     assert checkpoint.read_bytes() == kept
 
 
+@pytest.mark.slow
 def test_a_step_begins_with_nothing_of_the_last_sum(monkeypatch):
     """Of a large model a sum in double precision and a noisy one are 12 bytes a number; they are there once."""
     model, made = small(), []
@@ -374,12 +377,14 @@ def _place_of(gradients, units, bad_row):
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_where_units_have_no_gradient_and_says_so_in_its_own_log(caplog):
     moved = trained(broken("nan"), mechanism=mechanism_for(small(), steps=2))
     assert torch.isfinite(moved[~torch.isnan(flatten(broken("nan")))]).all()
     assert "counted as an empty unit" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_step_to_infinity_is_not_taken_and_the_training_ends(caplog):
     settings = dataclasses.replace(SETTINGS, learning_rate=1e9)
     assert torch.equal(trained(settings=settings), flatten(small()))

@@ -261,6 +261,7 @@ def test_a_norm_leaves_what_was_recorded_as_it_was():
         assert torch.equal(values, before)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**31),

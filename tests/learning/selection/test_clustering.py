@@ -49,6 +49,7 @@ def stream(texts: np.ndarray, *sizes: int) -> Stream:
     return blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "spread"), [(10, 3.0), (10, 0.7), (25, 1.0), (3, 0.3)])
 def test_it_is_as_good_as_scikit_learns_in_memory(k: int, spread: float) -> None:
     texts, _ = mixture(10_000, k, 24, spread)
@@ -86,6 +87,7 @@ def test_blocks_of_any_sizes_give_the_same_bytes(sizes: tuple[int, ...]) -> None
     assert (cut.inertia, cut.passes, cut.settled) == (whole.inertia, whole.passes, whole.settled)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_again_and_another_its_own() -> None:
     texts, _ = mixture(12_000, 8, 6, 0.2)
     first, again, other = (k_means(stream(texts, 5_000), 8, seed=seed, passes=2) for seed in (7, 7, 8))
@@ -158,6 +160,7 @@ def test_far_texts_are_the_farthest_of_the_whole_corpus_and_different() -> None:
     np.testing.assert_array_equal(far.distinct(2), texts[order[[0, 3]]])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 5), st.integers(0, 10**6))
 def test_any_small_corpus_is_clustered_with_as_many_clusters_as_it_has_texts(

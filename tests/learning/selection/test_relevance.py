@@ -135,6 +135,7 @@ def test_noise_passes_as_agreement_about_as_seldom_as_it_may(parties: int, fall:
         assert rate > 0.003  # and it is not merely strict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["scores", "heads", "all"])
 @pytest.mark.parametrize("parties", [2, 3, 6])
 def test_heads_of_noise_alone_are_called_so_nearly_always(parties: int, given: str) -> None:
@@ -152,6 +153,7 @@ def test_heads_of_noise_alone_are_called_so_nearly_always(parties: int, given: s
     assert warned >= 290  # at twice the level, 294 are expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [2, 3, 6])
 def test_plainly_informative_heads_are_never_warned_of(parties: int) -> None:
     features = public_features()

@@ -61,6 +61,7 @@ def test_probabilities_are_those_of_the_class(trained):
         np.testing.assert_allclose(found, expected[:, [column]], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["embedding", "probability"])
 def test_numbers_do_not_depend_on_the_cut(trained, monkeypatch, kind):
     work = pickle.loads(pickle.dumps(TextRows(kind, str(trained), longest=24)))  # noqa: S301
@@ -83,6 +84,7 @@ def test_a_text_is_cut_at_the_longest(tiny_bert):
     assert np.isfinite(beyond).all()
 
 
+@pytest.mark.slow
 def test_a_pair_is_read_by_side_or_whole(tiny_bert):
     pairs = [("a good film", "bad plot"), ("the end", "we saw it")]
     by = {
@@ -105,6 +107,7 @@ def test_the_digest_is_of_settings_and_content(tiny_bert, trained, tmp_path):
     assert len({work.digest(), *(each.digest() for each in others)}) == 5
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_do_it_is_named(tiny_bert, tiny_gpt2, trained, tmp_path):
     regression, tokenizer = classifier(str(tiny_bert), ScoreRange(0, 5), seed=0)
     save(regression, tokenizer, tmp_path / "regression")

@@ -43,6 +43,7 @@ def world(tiny_gpt2):
     return Speaker(public), teachers, texts, [[0]] * len(texts), found
 
 
+@pytest.mark.slow
 def test_without_noise_the_targets_are_the_mean_of_what_teachers_say_under_each_places_temperature(world, tmp_path):
     public, teachers, texts, openings, found = world
     assert found.clues > 3
@@ -90,6 +91,7 @@ def test_all_parties_noise_gives_targets_that_a_student_can_learn_from(world, tm
     assert (logs.exp().sum(dim=1) <= 1.001).all()
 
 
+@pytest.mark.slow
 def test_swing_as_published_is_flatter_near_clues_and_noised(world, tmp_path):
     _, teachers, texts, openings, found = world
     settings = {"top": TOP, "temperature": 1.0, "temperatures": found.each}

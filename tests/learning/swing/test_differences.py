@@ -66,6 +66,7 @@ def test_a_changed_teacher_moves_the_sum_by_no_more_than_is_charged(rows, clip, 
     assert moved <= math.sqrt(2 * 4) * levels / found.clip + 2 * math.sqrt(24)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.floats(0.01, LARGEST_CLIP), st.integers(1, 1 << 16), st.integers(0, 99))
 def test_a_teachers_whole_matrix_is_bounded_however_it_is_spread_over_tokens(tokens, clip, levels, seed):
     rng = np.random.default_rng(seed)
@@ -307,6 +308,7 @@ def _with_words(places, rng, words=200, top=16):
     return Cells(ids, cells), truth
 
 
+@pytest.mark.slow
 def test_what_teachers_prefer_everywhere_is_found_where_every_single_place_is_drowned():
     rng = np.random.default_rng(0)
     cells, truth = _with_words(8000, rng)

@@ -42,6 +42,7 @@ def test_noise_on_all_changes_all():
     assert ((found - SAID.exp()).abs() > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["top", "all"])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 1000.0])
 def test_what_comes_out_is_a_distribution_however_large_the_noise(kind, scale):

@@ -22,11 +22,13 @@ def test_rouge_by_hand_and_without_a_network(monkeypatch):
     assert (found.rouge_1, found.rouge_2, found.rouge_l) == pytest.approx((75, 100 / 3, 50))
 
 
+@pytest.mark.slow
 def test_scores_are_means_over_texts_and_an_empty_text_scores_nothing():
     found = rouge(["the plan", ""], ["the plan", "the plan"])
     assert (found.rouge_1, found.rouge_2, found.rouge_l, found.texts) == (50, 50, 50, 2)
 
 
+@pytest.mark.slow
 def test_stems_are_compared_where_asked():
     assert rouge(["meetings"], ["meeting"]).rouge_1 == 100
     assert rouge(["meetings"], ["meeting"], stemmed=False).rouge_1 == 0

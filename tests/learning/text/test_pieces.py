@@ -25,6 +25,7 @@ def test_every_element_is_found_wherever_a_chunk_ends(texts, chunk):
         assert found(content) == [b'<sheet a="b"><row>%s</row ></sheet>' % each.encode() for each in texts]
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40).filter(lambda each: b"<" not in each), st.integers(1, 40))
 def test_whatever_an_element_holds_the_others_are_the_same(inside, chunk):
     with pytest.MonkeyPatch.context() as patch:

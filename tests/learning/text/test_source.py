@@ -217,6 +217,7 @@ def test_documents_come_before_the_source_has_been_read_to_its_end(tmp_path: Pat
         list(documents)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=1, max_size=8))
 def test_json_lines_give_back_the_texts_that_were_written(

@@ -134,6 +134,7 @@ class TestEveryKind:
             early, late = (np.mean([losses[name] for *_, losses in part]) for part in (heard[:4], heard[-4:]))
             assert late < 0.8 * early, name
 
+    @pytest.mark.slow
     def test_a_batch_in_parts_has_the_whole_batchs_gradient(self, kind, match, pair_of) -> None:
         teacher, student, tokenizer = pair_of(kind)
         teacher.eval()
@@ -262,6 +263,7 @@ class TestOrder:
         assert len({str(row) for batch in seen["student"] for row in batch}) == 12
         assert any(tokenizer.mask_token_id in row for batch in seen["student"] for row in batch)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("kind", "share", "masked"),
         [("masked", None, True), ("masked", 0.0, False), ("encoder", None, False), ("encoder", 0.15, True)],
@@ -371,6 +373,7 @@ class TestRefused:
         with pytest.raises(DataError, match="no text"):
             _distil(pair_of("encoder"), texts=[])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("later", [29, 31, 12])
     def test_texts_that_are_others_in_a_later_pass(self, later, pair_of) -> None:
         teacher, student, tokenizer = pair_of("encoder")
@@ -378,6 +381,7 @@ class TestRefused:
         with pytest.raises(DataError, match=f"A pass gave {later} texts, and there were 30 before"):
             distil(teacher, student, lambda: _texts(next(counts)), QUICK, tokenizer=tokenizer, seed=1)
 
+    @pytest.mark.slow
     def test_a_loss_that_is_not_finite_and_the_last_good_student_is_kept(self, pair_of, tmp_path) -> None:
         parts = pair_of("encoder")
         last = []
@@ -444,6 +448,7 @@ class TestCheckpoint:
         with safe_open(folder / CHECKPOINT, "pt") as file:
             return int(file.metadata()["step"])
 
+    @pytest.mark.slow
     def test_a_broken_one_is_named(self, pair_of, tmp_path) -> None:
         self._stopped(pair_of, tmp_path)
         path = tmp_path / CHECKPOINT

@@ -128,6 +128,7 @@ class TestEveryFamily:
         drawn = [each.detach() for each in student.parameters() if each.ndim > 1 and each.requires_grad]
         assert all(0.015 < float(each.std()) < 0.025 for each in drawn)
 
+    @pytest.mark.slow
     def test_the_standard_library_loads_what_was_saved(self, kind, head, tiny_bert, tmp_path) -> None:
         teacher = _teacher(kind, head=head)
         student = make_student(teacher, 3)
@@ -173,6 +174,7 @@ def _judges(kind: str, how: str, tmp_path, tiny_bert, pool=None, layers: int = 3
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "pool", "how"),
     [
@@ -202,6 +204,7 @@ def test_a_student_begins_with_what_its_teacher_learned_where_that_is_trained(
     assert all(torch.equal(each, dict(student.named_parameters())[name]) for name, each in frozen.items())
 
 
+@pytest.mark.slow
 def test_a_student_as_deep_as_its_teacher_inherits_all_that_it_says(tmp_path, tiny_bert) -> None:
     teacher, student = _judges("bert", "full", tmp_path, tiny_bert, "mean", layers=6)
     inherit(teacher, student)
@@ -315,6 +318,7 @@ class TestLoading:
         with pytest.raises(ModelError, match=r"head for language, cls\.predictions"):
             load_teacher(str(tmp_path))
 
+    @pytest.mark.slow
     def test_a_students_folder_makes_a_classifier_that_pools_as_its_teachers_would(self, tiny_bert, tmp_path) -> None:
         model, tokenizer = load_teacher(str(tiny_bert))
         student = make_student(model, 1)

@@ -121,6 +121,7 @@ def test_shares_are_counted_on_of_proven_parties_that_are_surely_there(terms, co
         assert rule_of(terms(**plan, shares=certain + 1), own) == "shares"
 
 
+@pytest.mark.slow
 def test_every_mechanism_with_shares_is_looked_at(terms, config, releases, descent):
     own = config(peers={}, policy={"recipes": ["dped", "dp_sgd"], "epsilon": 200.0})
     moments = plan_pb2.VectorMechanism(clip=1.0, levels=64, noise_multiplier=1.0, shares=2, distribution="gaussian")

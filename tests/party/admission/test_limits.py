@@ -42,6 +42,7 @@ def test_no_more_is_taken_than_the_rate_and_one_seconds_worth(rate, asked):
         assert taken <= max(1.0, rate) + rate * clock.now + 1e-6
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 1000), st.lists(st.integers(1, 5000), min_size=1, max_size=20))
 def test_whoever_waits_as_told_keeps_to_the_rate_and_loses_nothing(rate, asked):
     clock = Clock()
@@ -68,6 +69,7 @@ async def refused(waiting):
     return refusal.value
 
 
+@pytest.mark.slow
 async def test_calls_above_the_rate_are_refused_as_busy_and_a_flood_is_a_few_log_lines(opened, caplog):
     caller = await opened(limits={"calls_per_second": 50.0})
     with caplog.at_level(logging.INFO, "conclave.party"):

@@ -149,6 +149,7 @@ def test_a_recipe_that_reads_text_alone_has_no_labels(recipe):
     assert why_not(plan_pb2.Terms(recipe=recipe, labelled=plan_pb2.LabelledText(labels=["no", "yes"]))) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("distildp")
 def test_of_language_models_every_mixture_of_four_releases_is_refused_unless_an_honest_plan_has_it():
     for kinds in itertools.combinations_with_replacement(Kind, 4):
@@ -340,6 +341,7 @@ def test_a_party_without_the_package_refuses_such_a_release_in_words():
     assert refused.value.reason == Reason.PLAN
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200), st.text(max_size=200), st.integers(0, 20))
 def test_whatever_an_outside_mechanism_says_is_a_refusal(kind, numbers, form):
     release = plan_pb2.Release(name="one", charges=1, form=form)

@@ -76,6 +76,7 @@ def test_terms_that_cannot_be_are_refused(asked, holds, release, said):
     assert said in refusal.sentence
 
 
+@pytest.mark.slow
 def test_a_user_costs_all_its_texts(asked, config):
     users = config(policy=SAMPLES | {"unit": "user"}, shard={"label": "stars", "user": "who"})
     asks = asked(samples(texts=4), unit=plan_pb2.UNIT_USER, epsilon=20.0)

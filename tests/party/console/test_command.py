@@ -58,6 +58,7 @@ def test_version(capsys):
     assert said(capsys).out.startswith("party 0.")
 
 
+@pytest.mark.slow
 def test_what_help_says_needs_no_numbers():
     """`party --help` answers in a third of a second; any of these would double that."""
     code = "import sys, party.console.command\n" + HEAVY

@@ -108,6 +108,7 @@ def test_a_census_replaces_what_a_killed_training_left(taken, tmp_path):
     assert taken()[1].stat().st_size == 17 * 4
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.binary(min_size=17, max_size=17), max_size=60), chunk=st.integers(1, 20))
 def test_chunks_have_every_row_and_are_bounded(tmp_path_factory, rows, chunk):
     path: Path = tmp_path_factory.mktemp("census") / "rows"

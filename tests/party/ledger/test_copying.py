@@ -232,6 +232,7 @@ async def test_every_account_is_charged_up_to_what_was_stated(home, copy):
     assert not found["open"].runs
 
 
+@pytest.mark.slow
 async def test_less_than_the_copy_says_is_not_taken_for_what_was_spent(home, copy):
     await charge(home, "before", 3)
     back_up(home, copy)

@@ -320,6 +320,7 @@ async def test_of_accounts_for_different_units_of_one_text_the_first_goes_on_alo
     assert archive.inherits("one") == set()
 
 
+@pytest.mark.slow
 async def test_documents_and_users_of_other_texts_have_nothing_to_do_with_each_other(archive):
     other = [{"text": f"something else {number}", "who": f"q{number}"} for number in range(20)]
     await archive.trains("documents", ROWS, charges=3, user="who")
@@ -617,6 +618,7 @@ async def test_a_node_under_another_lineage_answers_without_text_what_it_may_not
     assert len(wire(tmp_path)["other"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_a_private_training_that_inherits_too_much_is_one_of_nobodys_text(
     opened, terms, releases, tmp_path, monkeypatch

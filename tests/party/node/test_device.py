@@ -57,6 +57,7 @@ async def test_a_node_does_not_start_on_what_is_not_there(opened, table, said):
         await opened(compute=table)
 
 
+@pytest.mark.slow
 async def test_a_party_tells_the_kind_of_its_device_where_text_models_run_on_it(learner, terms):
     found = Machine(Compute("auto", "bfloat16"), Compute("cuda:1", "bfloat16"))
     reads = await learner(insecure_reproducible_noise=False)

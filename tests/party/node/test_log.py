@@ -3,9 +3,13 @@
 import logging
 from types import SimpleNamespace
 
+import pytest
+
 from coordinator.identity import provisioning
 from party.node.node import _log_joined
 from protos.conclave.v1 import party_pb2, plan_pb2
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_is_logged_with_its_coordinators_name_its_price_and_its_releases(tmp_path, caplog):

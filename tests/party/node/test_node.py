@@ -667,6 +667,7 @@ def stored(tmp_path, release):
     return load_counts(path).toarray()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_answers_of_teachers_are_their_bounded_sum_plus_this_partys_noise(opened, terms, releases, tmp_path):
     caller = await teaching(opened, terms, releases, "joint", insecure=True)
@@ -678,6 +679,7 @@ async def test_answers_of_teachers_are_their_bounded_sum_plus_this_partys_noise(
         np.testing.assert_array_equal(block - noise, stored(tmp_path, "answers")[rows])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_all_queries_are_charged_before_the_first_answer_leaves(opened, terms, releases, tmp_path):
     caller = await teaching(opened, terms, releases, "joint")
@@ -700,6 +702,7 @@ async def test_thresholded_votes_come_in_clear_and_their_cap_is_charged(opened, 
     assert charged(tmp_path) == [("run-1", "votes", mechanism_of(releases("thresholded")[0]).event())]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_private_training_is_charged_before_it_begins_and_its_answers_are_free(
     opened, terms, releases, tmp_path, monkeypatch

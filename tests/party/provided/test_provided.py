@@ -554,6 +554,7 @@ def test_whatever_a_tokenizer_says_it_is_refused_in_a_sentence_or_loads_and_take
     assert all(0 <= each < 4 for each in loaded.encode("a film Smith \x00").ids)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([*BERT, "rope_scaling", "id2label", "pad_token_id"]), VALUES)
 def test_whatever_a_configuration_says_it_is_refused_in_a_sentence_or_names_no_place(key, value):

@@ -273,6 +273,7 @@ async def test_a_party_lost_before_its_vector_is_left_out(four):
     assert parties.charged("east") == [0]  # its text was opened; what is asked again is not charged again
 
 
+@pytest.mark.slow
 async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
     parties = await four()
     caller = parties.callers["north"]
@@ -288,6 +289,7 @@ async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
         assert (await refused(parties.ask("north", kind))).reason == Reason.PLAN
 
 
+@pytest.mark.slow
 async def test_the_masked_vector_takes_over_what_was_charged_before_the_text_was_opened(four):
     parties = await four()
     ledger = parties.callers["north"].node.verbs.ledger
@@ -297,6 +299,7 @@ async def test_the_masked_vector_takes_over_what_was_charged_before_the_text_was
     assert (parties.charged("north"), await ledger.sent("run-1", "counts")) == ([0], True)
 
 
+@pytest.mark.slow
 async def test_a_block_that_was_lost_on_its_way_comes_again_as_it_was(four):
     parties = await four()
     _, inboxes = await parties.to_shares()
@@ -308,6 +311,7 @@ async def test_a_block_that_was_lost_on_its_way_comes_again_as_it_was(four):
     assert parties.charged("north") == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_", ["roster", "inbox", "survivors"])
 async def test_another_question_in_a_round_that_was_answered_is_refused(four, round_):
     parties = await four(dropouts=1)
@@ -329,6 +333,7 @@ async def test_another_question_in_a_round_that_was_answered_is_refused(four, ro
     assert "coordinator" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_a_sum_of_too_few_is_never_agreed_to(four):
     parties = await four(dropouts=1)
     total = await parties.to_masks()
@@ -338,6 +343,7 @@ async def test_a_sum_of_too_few_is_never_agreed_to(four):
     assert "single a party out" in refusal.sentence
 
 
+@pytest.mark.slow
 async def test_nothing_is_revealed_without_the_others_signatures(four):
     parties = await four()
     total = await parties.to_masks()
@@ -378,6 +384,7 @@ async def test_attempts_that_the_plan_does_not_pay_for_are_refused(four):
     assert parties.charged("north") == [0]
 
 
+@pytest.mark.slow
 async def test_an_earlier_attempt_is_over_when_a_later_one_began(four):
     parties = await four(attempts=2)
     await parties.to_shares(attempt=1)
@@ -385,6 +392,7 @@ async def test_an_earlier_attempt_is_over_when_a_later_one_began(four):
     assert refusal.reason == Reason.SECURE_SUM
 
 
+@pytest.mark.slow
 async def test_a_substituted_peer_is_refused(four):
     parties = await four()
     total = parties.sum()
@@ -490,6 +498,7 @@ async def test_a_share_that_is_about_to_leave_when_its_attempt_is_disclaimed_sta
         parties = await restarted(parties, "north")
 
 
+@pytest.mark.slow
 async def test_a_party_names_whose_shares_it_could_not_open(four):
     parties = await four()
     _, inboxes = await parties.to_shares()

@@ -32,6 +32,7 @@ def test_a_step_is_the_same_mechanism_taken_once():
     assert step_name("training", 3) == step.name
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=20), st.from_regex(r"(training|other)[.](0|-)?[0-9]{1,30}", fullmatch=True)))
 def test_only_the_steps_of_a_stepped_release_have_names(name):
     known = {f"training.{step}" for step in range(5)}

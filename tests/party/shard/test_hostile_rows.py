@@ -224,6 +224,7 @@ def counted(asked):
     return [each for each in found if each[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("record", "by_user"), [("document", False), ("document", True), ("sentence", False),
                                                   ("pair", False)])  # fmt: skip
 def test_counts_of_other_units_and_moments_stay_what_they_are(job, record, by_user):
@@ -371,6 +372,7 @@ async def test_teachers_without_a_unit_answer_over_the_wire(opened, terms, relea
 ONE_CLASS, OUTSIDE = [("good film", "yes")] * 3, [("good film", "yes"), ("odd film", "purple")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 @pytest.mark.parametrize("rows", [ONE_CLASS, OUTSIDE, [("odd film", "purple")], []], ids=str)
 async def test_weights_come_whatever_the_labels_are(learner, descent, films, rows):

@@ -177,6 +177,7 @@ def test_a_census_has_both_texts_whether_it_is_taken_alone_or_while_training(mak
     assert texts(read, [(other, one) for one, other in PAIRS if other], second="") < both  # known in the other column
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("adapt", "by_user"), [("head", False), ("head", True), ("lora", False)])
 def test_without_a_text_of_its_own_a_party_learns_of_public_text_alone(make, adapt, by_user):
     job = make([("", "alone"), (5, "x")], adapt=adapt, by_user=by_user)

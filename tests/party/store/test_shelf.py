@@ -92,6 +92,7 @@ async def test_another_runs_file_is_not_there(receives):
     assert (await receives("south", shelf, run="run-2"))[:2] == (False, 7)
 
 
+@pytest.mark.slow
 async def test_each_partys_own_limits_hold_for_linked_files_too(receives):
     shelf = Shelf()
     await receives("north", shelf, bytes(2**21))

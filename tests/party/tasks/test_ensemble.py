@@ -225,6 +225,7 @@ def test_a_training_that_goes_to_infinity_votes_as_the_start_and_tells_the_party
     assert f"{TEACHERS} of {TEACHERS} classifiers went to infinity" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_head_of_a_model_without_fixed_features_is_trained_through_it(make, tiny_bert, learned):
     short = {"folder": str(tiny_bert), "descent": {"epochs": 1}}
     votes, models = learned(make(**short))
@@ -288,6 +289,7 @@ def test_without_an_example_every_classifier_votes_as_the_start(make, folder, ro
     np.testing.assert_array_equal(votes, [start_votes(folder)] * TEACHERS)
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_change_no_vote(make):
     awful = [review(1) | {"label": "purple", "id": "r-1"}, {"text": ["a"]}, review(2) | {"text": " ", "id": "r-2"}]
     np.testing.assert_array_equal(said(make([*ROWS[:10], *awful, *ROWS[10:]])), said(make()))

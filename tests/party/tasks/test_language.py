@@ -200,6 +200,7 @@ async def test_a_language_model_of_one_party_has_codes_and_a_tilt_too(speaker, s
     np.testing.assert_allclose(block[0].view(np.float32), wanted, atol=np.abs(wanted - start).max() / 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tilt", "says"),
     [

@@ -245,6 +245,7 @@ def test_one_unit_more_changes_one_teacher_at_most_wherever_it_stands_and_whatev
     assert moved <= 2 * LEVELS
 
 
+@pytest.mark.slow
 def test_a_unit_that_fills_an_empty_teacher_moves_the_sum_by_two_levels_at_most_though_it_is_far_away(make, said):
     wild = {"learning_rate": 1.0, "epochs": 8}
     teachers, moved = changed_by(make, said, NOTES[:1], [], teachers=1, descent=wild)
@@ -277,6 +278,7 @@ def test_each_sentence_is_a_unit_where_sentences_are_records(make, said):
     assert moved <= 2 * LEVELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_user", [False, True])
 @pytest.mark.parametrize("rows", [[], [{"text": 5}], [note(1, text=" ")], [note(1, text="\ud800")]])
 def test_without_a_text_every_teacher_says_what_the_public_model_says(make, said, rows, by_user):
@@ -302,6 +304,7 @@ def test_records_that_cannot_be_read_or_tokenised_change_nothing(make, said):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_to_infinity_says_what_the_public_model_says_and_the_party_alone_is_told(
     make, said, caplog
 ):
@@ -312,6 +315,7 @@ def test_a_training_that_goes_to_infinity_says_what_the_public_model_says_and_th
     assert f"{TEACHERS} of {TEACHERS} language models went to infinity" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_was_read_is_in_the_census(make, said, tmp_path):
     from dataclasses import replace
 
@@ -547,6 +551,7 @@ async def test_outcomes_that_are_none_are_refused_before_anything_is_charged(tau
     assert charged() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "model", "says"),
     [

@@ -132,6 +132,7 @@ def test_one_record_more_changes_one_row(make):
         assert (gaps.min(axis=1) > 1e-3).sum() <= 1
 
 
+@pytest.mark.slow
 def test_a_text_that_stands_twice_leaves_once_so_that_two_equal_rows_never_tell_it(make):
     twin = ROWS[0] | {"id": "again", "label": NAMES[1]}
     rows = made(make([*ROWS[:4], twin]))
@@ -174,11 +175,13 @@ def test_a_texts_vector_depends_on_that_text_alone(make):
     assert first <= many
 
 
+@pytest.mark.slow
 def test_pairs_leave_as_one_vector_each(make):
     rows = [row | {"other": f"a {WORDS[n % 10]} story"} for n, row in enumerate(ROWS[:6])]
     assert texts(made(make(rows, PAIR, shard={"second": "other"})))[1] == 6
 
 
+@pytest.mark.slow
 def test_scores_leave_as_the_part_of_the_range_that_they_are_in(make):
     rows = [row | {"label": str(value)} for row, value in zip(ROWS, (0.0, 0.24, 0.26, 0.74, 0.76, 1.0), strict=False)]
     mechanism = replace(CLEAR, classes=4, rows=6)
@@ -193,6 +196,7 @@ def test_what_is_no_projection_is_refused_before_the_shard_is_opened(make, damag
         training.prepare(job, job.work, CLEAR, None)
 
 
+@pytest.mark.slow
 def test_a_projection_of_other_vectors_or_other_numbers_is_refused_before_the_shard_is_opened(make, width):
     other = Projection.fitted(np.random.default_rng(0).normal(size=(200, width + 1)), 2).to_bytes()
     job = make(projection=other, shard={"source": "/nowhere/at/all.jsonl"})

@@ -74,6 +74,7 @@ def test_what_is_said_is_the_teachers_softmax_under_each_tokens_temperature(aske
     assert np.abs(-STEP * found.codes - wanted).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_text_that_is_asked_twice_gets_one_answer_so_that_noise_is_not_averaged_away(asked):
     noisy = {"protection": "top", "protected": 3, "scale": 0.2}
     found, given, _ = asked([CLUE, OTHER, CLUE], **noisy)

@@ -139,6 +139,7 @@ async def test_adapters_are_clipped_with_the_head_and_users_as_one(learner, desc
     assert all(np.abs(each).max() > 10 for each, _ in wanted)
 
 
+@pytest.mark.slow
 async def test_an_empty_sample_is_noise_alone(learner, descent, vector):
     release = descent(sampling_probability=1e-9)
     caller = await learner(release)
@@ -306,6 +307,7 @@ async def test_a_shard_that_nothing_can_be_learned_of_is_told_in_a_simulation_al
     assert why in refusal.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "warning"),
     [

@@ -93,6 +93,7 @@ async def test_more_queries_than_the_release_was_charged_for_are_refused(ready, 
     assert (await caller.teach(queries=[0, 1, 2, 3]))[-1].finished
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 async def test_private_training_wants_its_settings_before_it_is_paid(ready, spent):
     caller = await ready("private")
@@ -103,6 +104,7 @@ async def test_private_training_wants_its_settings_before_it_is_paid(ready, spen
     assert spent() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("trains_here")
 async def test_a_reference_that_does_not_fit_is_refused_and_nothing_reserved(ready, spent, reference, kind):

@@ -193,6 +193,7 @@ def test_only_what_the_mechanism_takes_is_asked(make, wanted, votes, states):
     assert (signal.votes is not None, signal.states is not None) == (votes, states)
 
 
+@pytest.mark.slow
 def test_a_joint_release_sums_votes_and_clipped_hidden_states(make):
     job = make(classes=[0, 2, 4])
     signal = said(job)

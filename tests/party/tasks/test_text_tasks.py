@@ -87,6 +87,7 @@ def mixing(tmp_path_factory, tiny_bert):
     return folder
 
 
+@pytest.mark.slow
 async def test_a_layer_of_an_unknown_kind_is_named_with_what_to_do(learner, descent, mixing):
     from learning.models.adapting import adapt, flatten
     from learning.models.encoders import classifier

@@ -69,6 +69,7 @@ def test_a_recorded_span_refuses_it_too_however_it_is_told(to_file):
             tracing.current().set({"key": "k"})
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(), st.binary(), st.floats(), st.integers(), st.booleans(), st.none(), st.lists(st.integers())))
 def test_a_value_passes_as_a_name_a_number_or_a_truth_and_as_nothing_else(value):
     passed = tracing.checked({"release": value})

@@ -294,6 +294,7 @@ async def test_a_greeting_byte_by_byte_is_over_in_its_time(gate, dialled, monkey
     await until(lambda: gate.unproven == 0)
 
 
+@pytest.mark.slow
 async def test_a_flood_of_strangers_is_bounded_and_lets_a_party_in(gate, dialled, identities):
     host, _, port = gate.address.rpartition(":")
     flood, most, before = [], 0, psutil.Process().num_fds()
