@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
 from threading import Lock
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from aggregation.accounting.library import (
     pld,
     rdp,
 )
-from aggregation.accounting.losses import sampled_gaussian
+from aggregation.accounting.losses import losses_of
 from aggregation.errors import BudgetExhausted, ConclaveError
 
 # The accountant warns that a few fractional orders did not converge and leaves them out. The bound still holds.
@@ -321,7 +321,7 @@ def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval:
     """
     accountant, ours = pld.PLDAccountant(value_discretization_interval=interval), []
     for part, count in parts:
-        losses = _losses(part, interval)
+        losses = losses_of(part, interval)
         if losses is None:
             accountant.compose(part, count)
         else:
@@ -334,31 +334,6 @@ def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval:
     for losses in ours[1:]:
         total = total.compose(losses)
     return float(total.get_epsilon_for_delta(delta))
-
-
-def _losses(event: DpEvent, interval: float) -> Any | None:
-    """The distribution of one event's losses, rounded up to the grid; None where it is the accountant's to make.
-
-    The accountant composes responses only where one unit takes another's place. Their losses are the same where one
-    is added or removed: what is in the place of a value is a value, or a mixture of values.
-    """
-    if isinstance(event, RandomizedResponseDpEvent):
-        return _response_losses(event, interval)
-    if isinstance(event, PoissonSampledDpEvent) and isinstance(event.event, GaussianDpEvent):
-        q, multiplier = event.sampling_probability, event.event.noise_multiplier
-        if 0 < q < 1 and multiplier > 0:
-            return sampled_gaussian(multiplier, q, interval)
-    return None
-
-
-def _response_losses(event: RandomizedResponseDpEvent, interval: float) -> Any:
-    """The distribution of the losses of one randomised response, rounded up to the grid."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    noise = event.options / (math.exp(event.epsilon) + event.options - 1)
-    return privacy_loss_distribution.from_randomized_response(
-        noise, event.options, value_discretization_interval=interval
-    )
 
 
 def _rdp_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float, among: Sequence[int] = ()) -> float:
