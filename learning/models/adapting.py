@@ -82,17 +82,18 @@ def head_of(model: "PreTrainedModel") -> frozenset[str]:
 
 def merged(model: "PreTrainedModel") -> "PreTrainedModel":
     """A plain copy of a model on the processor, adapters added to its weights: standard class, standard names."""
+    plain: PreTrainedModel = nn.Module.to(copy.deepcopy(model), "cpu")
+    if not hasattr(plain, "peft_config"):  # without adapters, importing their library would take seconds
+        return plain
     from peft.tuners.lora import LoraLayer
 
-    plain: PreTrainedModel = nn.Module.to(copy.deepcopy(model), "cpu")
     for name, module in list(plain.named_modules()):
         if isinstance(module, LoraLayer):
             layer: Any = module
             layer.merge(safe_merge=True)
             parent, _, last = name.rpartition(".")
             setattr(plain.get_submodule(parent), last, layer.get_base_layer())
-    if hasattr(plain, "peft_config"):
-        del plain.peft_config
+    del plain.peft_config
     return plain
 
 

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,6 +42,17 @@ def test_full_is_everything_but_a_fixed_pooling_layer(tiny_bert) -> None:
     assert names == {name for name, _ in model.named_parameters()} - pooling.fixed(model)
     assert len(pooling.fixed(model)) == 18
     assert _gradients(model, tokenizer) == names
+
+
+def test_a_model_without_adapters_is_copied_without_their_library(tiny_bert, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setitem(sys.modules, "peft.tuners.lora", None)
+    model, _ = classifier(str(tiny_bert), SENTIMENT, seed=1)
+    adapt(model, "head", seed=1)
+    plain = merged(model)
+    _stir(model)
+    again, _ = classifier(str(tiny_bert), SENTIMENT, seed=1)
+    assert digest(plain) == digest(again) != digest(model)
 
 
 @pytest.mark.parametrize("how", ["lora", "lora-all"])
