@@ -5,6 +5,8 @@
 RUN is the folder of a finished run of examples/distildp/plan.toml. All that is done here follows what that run
 released, so nothing more is spent. Each call adds a row to benchmarks/results/student_settings.json: perplexity on the
 first 1,000 texts of the development file. drawn: the next token among "all", or among the "best" (top-k 50, top-p 0.9).
+The picture beside the file shows, of the last row's teacher, what l (mixing), t (temperature) and the number of texts
+change where all else is as by default.
 """
 
 import argparse
@@ -19,6 +21,7 @@ RESULTS = ROOT / "benchmarks/results/student_settings.json"
 WORK = ROOT / "benchmarks/work/student_settings"
 PLAN = ROOT / "examples/distildp/plan.toml"
 MEASURED = 1000
+SHOWN = {"mixing": "l", "temperature": "t", "texts": "texts"}
 DRAWN = {"all": {"top_k": 0, "top_p": 1.0}, "best": {"top_k": 50, "top_p": 0.9}}
 
 
@@ -39,6 +42,8 @@ def main() -> None:
     print(row)
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     RESULTS.write_text(json.dumps([*rows, row], indent=1) + "\n")
+    usual = vars(parser.parse_args([str(options.run)]))
+    draw([*rows, row], {key: value for key, value in usual.items() if key != "run"})
 
 
 def learned(run: Path, row: dict[str, Any]) -> dict[str, float]:
@@ -78,6 +83,31 @@ def learned(run: Path, row: dict[str, Any]) -> dict[str, float]:
     found = student_of(teacher, content, texts, cells, store).metrics
     names = ("token_perplexity", "teacher_perplexity", "floor_perplexity", "public_perplexity")
     return {name: round(float(found[name]), 2) for name in names}
+
+
+def draw(rows: list[dict[str, Any]], usual: dict[str, Any]) -> None:
+    """Draw perplexity over each of `SHOWN`, the others being as usual, for the teacher of the last row."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "student_settings"
+    from matplotlib import pyplot as plt
+
+    teacher = rows[-1]["teacher_perplexity"]
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(12, 3.6), layout="constrained", sharey=True)
+    for axis, (name, label) in zip(axes, SHOWN.items(), strict=True):
+        alike = [row for row in rows if all(row[key] == value for key, value in usual.items() if key != name)]
+        points = {row[name]: row["token_perplexity"] for row in alike if row["teacher_perplexity"] == teacher}
+        if points:
+            axis.plot(*zip(*sorted(points.items()), strict=True), marker="o", label="student")
+        axis.axhline(teacher, color="C1", linestyle="--", label="its private teacher")
+        axis.set(xlabel=label)
+        axis.grid(alpha=0.3)
+    axes[0].set(ylabel="perplexity of a token")
+    axes[0].legend(fontsize="small")
+    for kind, metadata in (("png", None), ("svg", {"Date": None})):
+        figure.savefig(RESULTS.with_suffix(f".{kind}"), dpi=150, metadata=metadata)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
