@@ -31,21 +31,21 @@ from coordinator.publishing import audited as audits
 from coordinator.publishing.publish import try_place
 from coordinator.publishing.report import statement_of
 from coordinator.run.audited import audited, check_auditable
-from coordinator.run.beginning import Beginning
+from coordinator.run.before.beginning import Beginning
+from coordinator.run.before.checking import check as look_over
+from coordinator.run.before.computing import computing, device_here
+from coordinator.run.before.disk import check_disk
+from coordinator.run.before.given import PlanLike, check_compared, plan_given
+from coordinator.run.before.previewing import Preview
+from coordinator.run.before.previewing import preview as preview_of
 from coordinator.run.cancelling import cancelled
-from coordinator.run.checking import check as look_over
-from coordinator.run.computing import computing, device_here
 from coordinator.run.connecting import launcher_of
-from coordinator.run.disk import check_disk
 from coordinator.run.driver import Drive
-from coordinator.run.given import PlanLike, check_compared, plan_given
 from coordinator.run.handing_out import publish as publish
 from coordinator.run.handing_out import track as track
 from coordinator.run.mending import mended
 from coordinator.run.page import page_of
 from coordinator.run.party_files import party_tables
-from coordinator.run.previewing import Preview
-from coordinator.run.previewing import preview as preview_of
 from coordinator.run.result import Audited as Audited
 from coordinator.run.result import Result as Result
 from coordinator.run.result import driven

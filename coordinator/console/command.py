@@ -177,7 +177,7 @@ def check(
 
     Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
     """
-    from coordinator.run.checking import check as look_over
+    from coordinator.run.before.checking import check as look_over
 
     _checklist(look_over(plan, ray_address, lambda line: shown.out.print(line, markup=False), output), as_json)
 

@@ -8,7 +8,7 @@ import typer
 from coordinator.console import shown
 
 if TYPE_CHECKING:
-    from coordinator.run.previewing import Preview
+    from coordinator.run.before.previewing import Preview
 
 _LABELS = 20
 _VALUES = 6

@@ -27,9 +27,9 @@ from coordinator.publishing.computing import differing, stated
 from coordinator.publishing.publish import check_free, publish
 from coordinator.publishing.report import Statement, state
 from coordinator.publishing.student import Student
-from coordinator.run import computing
 from coordinator.run.attesting import attest, seal
 from coordinator.run.audited import audited
+from coordinator.run.before import computing
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
 from coordinator.run.keeping import Counted, caps_of, shown

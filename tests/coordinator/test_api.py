@@ -12,7 +12,7 @@ from coordinator import api
 from coordinator.comparing.comparison import Comparison
 from coordinator.errors import PlanError
 from coordinator.forecasting.forecast import Forecast, Row
-from coordinator.run.given import plan_given
+from coordinator.run.before.given import plan_given
 from coordinator.run.result import Audited, Result
 from coordinator.systems.registry import plan_of, template
 from coordinator.systems.system import TrainedAlone

@@ -27,7 +27,7 @@ import ray
 from coordinator import api
 from coordinator.errors import PartyLost, RunStopped
 from coordinator.progress.progress import Silent
-from coordinator.run.checking import check
+from coordinator.run.before.checking import check
 from coordinator.store.index import RunIndex
 from coordinator.systems.registry import template
 from coordinator.transport.launchers import Cluster, Place

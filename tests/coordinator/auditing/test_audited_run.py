@@ -16,7 +16,7 @@ from coordinator.published.manifest import MANIFEST
 from coordinator.publishing.audited import verdict
 from coordinator.publishing.report import render
 from coordinator.run.audited import check_auditable
-from coordinator.run.checking import check
+from coordinator.run.before.checking import check
 from coordinator.store.store import RunStore
 from coordinator.systems.registry import plan_of
 from protos.console.checklist import State

@@ -19,7 +19,7 @@ from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Silent
 from coordinator.publishing.report import APART
 from coordinator.run import connecting
-from coordinator.run.checking import check
+from coordinator.run.before.checking import check
 from coordinator.store import output
 from coordinator.systems.registry import plan_of, prepared
 from coordinator.systems.swing.forecast import forecast

@@ -16,7 +16,7 @@ from coordinator.forecasting.forecast import Forecast, record, summary
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.progress.events import Everyone, Logged, Metrics, Unobserved
 from coordinator.progress.progress import Silent
-from coordinator.run import checking
+from coordinator.run.before import checking
 from coordinator.run.driver import Drive
 from coordinator.run.party_files import party_tables
 from coordinator.store.index import RunIndex

@@ -14,7 +14,7 @@ import pytest
 
 from coordinator import api
 from coordinator.errors import PlanError
-from coordinator.run.checking import check
+from coordinator.run.before.checking import check
 from coordinator.systems.registry import names, read_plan, template
 from protos.console.checklist import State
 

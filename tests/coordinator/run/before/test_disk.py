@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.errors import RunError
 from coordinator.forecasting.needs import Needs
-from coordinator.run import disk
+from coordinator.run.before import disk
 
 
 def test_a_run_starts_only_where_what_is_to_stay_free_stays_free(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from typing import Final
 from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
+from coordinator.run.before.given import PlanLike, plan_given
 from coordinator.run.connecting import launcher_of
-from coordinator.run.given import PlanLike, plan_given
 from coordinator.run.party_files import party_tables
 from coordinator.store.private_files import home
 from coordinator.systems.registry import prepared, system

@@ -11,7 +11,7 @@ from coordinator.errors import PlanError, RunError
 from coordinator.progress.progress import Silent
 from coordinator.publishing.computing import differing, stated
 from coordinator.publishing.report import render
-from coordinator.run.computing import memory_told
+from coordinator.run.before.computing import memory_told
 from coordinator.run.party_files import party_tables
 from coordinator.store.store import RunStore
 from coordinator.systems.dp_sgd import recipe as dp_sgd

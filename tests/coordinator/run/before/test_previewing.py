@@ -8,8 +8,8 @@ import pytest
 from coordinator import api
 from coordinator.console.command import main
 from coordinator.errors import PlanError
-from coordinator.run import previewing
-from coordinator.run.checking import check
+from coordinator.run.before import previewing
+from coordinator.run.before.checking import check
 from protos.console.checklist import State
 
 WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st", "uv", "wx"]

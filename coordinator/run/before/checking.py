@@ -21,11 +21,11 @@ from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.publishing.publish import try_place
 from coordinator.run.audited import check_auditable
+from coordinator.run.before.computing import computing, devices
+from coordinator.run.before.given import PlanLike, plan_given
+from coordinator.run.before.previewing import look_over
 from coordinator.run.checks.machine import SCRATCH, launcher, store, versions
-from coordinator.run.computing import computing, devices
 from coordinator.run.connecting import Connecting
-from coordinator.run.given import PlanLike, plan_given
-from coordinator.run.previewing import look_over
 from coordinator.store.output import STUDENT
 from coordinator.store.private_files import home
 from coordinator.store.store import check_unused

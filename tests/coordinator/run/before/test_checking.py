@@ -15,8 +15,8 @@ from coordinator.console.command import main
 from coordinator.federation import roll_call
 from coordinator.federation.roll_call import clock_line
 from coordinator.identity import provisioning
-from coordinator.run import checking
-from coordinator.run.checking import check
+from coordinator.run.before import checking
+from coordinator.run.before.checking import check
 from coordinator.transport import reachable
 from party.config import check_config
 from party.dialling.destination import destination
