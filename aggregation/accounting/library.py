@@ -8,6 +8,8 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
+from scipy import special
+
 _LATER: Final = ("scipy.fft", "scipy.optimize", "scipy.signal", "scipy.stats")
 
 
@@ -27,12 +29,40 @@ class _Attribute:
         return self._found()(*given, **named)
 
 
+class _Normal:
+    """`scipy.stats.norm` about 0: what a price asks of it is found by those functions of `scipy.special` that it calls,
+    with the same bits, so that no price imports statistics.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = scale
+
+    def __call__(self, scale: float) -> "_Normal":
+        return _Normal(scale)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module("scipy.stats").norm(scale=self._scale), name)
+
+    def cdf(self, x: Any) -> Any:
+        return special.ndtr(x / self._scale)
+
+    def logcdf(self, x: Any) -> Any:
+        return special.log_ndtr(x / self._scale)
+
+    def ppf(self, probability: Any) -> Any:
+        return special.ndtri(probability) * self._scale
+
+
 class _Later(ModuleType):
     """A module in whose place its importer holds this, and that is imported when one of its names is first used."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if (self.__name__, name) == ("scipy.stats", "norm"):
+            return _Normal()
         return _Attribute(self.__name__, name)
 
 
