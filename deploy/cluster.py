@@ -3,8 +3,6 @@
 import contextlib
 import logging
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from coordinator.transport.launchers import Cluster, Place
-from deploy.launching import QUIET, LaunchError, environment, read_token
+from deploy.launching import QUIET, LaunchError, environment, read_token, terminated_as_before
 from protos import software_version
 
 ASK_SECONDS: Final = 5.0
@@ -58,15 +56,13 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
         _check(head)
         if open_to_all(head):
             say(f"  the Ray at {head} asks no token: whoever reaches its ports can run code at every party")
-        handler = signal.getsignal(signal.SIGTERM)
         try:
-            with environment({"RAY_ADDRESS": head}):  # Ray would otherwise follow it to another cluster
+            # Ray would otherwise follow the address to another cluster.
+            with environment({"RAY_ADDRESS": head}), terminated_as_before():
                 ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones
             raise LaunchError(_why_not(head, error)) from None
         try:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)
             yield ray
         finally:
             ray.shutdown()

@@ -5,9 +5,7 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, Final
 
 import psutil
 
-from deploy.launching import QUIET, LaunchError, environment, read_token
+from deploy.launching import QUIET, LaunchError, environment, read_token, terminated_as_before
 
 OBJECT_STORE: Final = 80 * 1024 * 1024
 LONGEST_TEMPORARY: Final = 8
@@ -44,11 +42,9 @@ def embedded(parties: int) -> Iterator[Any]:
         place = short_folder()
         sweep(Path(place), _PREFIX)
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
-        handler = signal.getsignal(signal.SIGTERM)
         try:
-            _start(ray, parties, folder)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)
+            with terminated_as_before():
+                _start(ray, parties, folder)
             yield ray
         finally:
             ray.shutdown()

@@ -1,6 +1,9 @@
 """The code that starting parties on Ray shares, whoever started that Ray: its error, its silence, its environment."""
 
+import ctypes
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -39,6 +42,31 @@ def environment(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def terminated_as_before() -> Iterator[None]:
+    """After it, SIGTERM is handled as before, whatever Ray installed inside it, in whichever thread.
+
+    In the first thread Ray has Python raise `SystemExit`. In any thread its library installs a handler that writes a
+    trace and aborts the process three seconds later, however much a run that stops has still to store. Python itself
+    sets handlers in the first thread alone.
+    """
+    python, native = signal.getsignal(signal.SIGTERM), native_handler(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if python is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, python)
+        ctypes.pythonapi.PyOS_setsig(int(signal.SIGTERM), ctypes.c_void_p(native))
+
+
+def native_handler(number: int) -> int | None:
+    """The address of the function that the system calls at a signal, with which Python's own handlers begin."""
+    get = ctypes.pythonapi.PyOS_getsig
+    get.restype = ctypes.c_void_p
+    address: int | None = get(int(number))
+    return address
 
 
 def read_token() -> bool:

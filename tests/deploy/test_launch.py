@@ -20,7 +20,7 @@ from coordinator.transport.launchers import LaunchRequest, find_launcher
 from deploy import launch
 from deploy.embedded import LONGEST_TEMPORARY, embedded, short_folder, sweep, why_not_started
 from deploy.launch import RayLauncher
-from deploy.launching import LaunchError
+from deploy.launching import LaunchError, native_handler
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.identity.credentials import bearer
@@ -211,7 +211,9 @@ def test_parties_that_were_begun_in_advance_answer_and_leave_nothing(request_for
     monkeypatch.setenv(MARK, mark)
     environment, handler, launcher = dict(os.environ), signal.getsignal(signal.SIGTERM), RayLauncher()
     request = request_for(2)
+    native = native_handler(signal.SIGTERM)
     with launcher.begun(list(request.parties)), launcher.launch(request) as addresses:
+        assert native_handler(signal.SIGTERM) == native
         assert asyncio.run(names_of(addresses)) == list(request.parties)
     assert dict(os.environ) == environment
     assert signal.getsignal(signal.SIGTERM) == handler
