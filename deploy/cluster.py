@@ -65,7 +65,8 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
         try:
             yield ray
         finally:
-            ray.shutdown()
+            with terminated_as_before():
+                ray.shutdown()
 
 
 def open_to_all(address: str) -> bool:

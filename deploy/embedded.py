@@ -47,7 +47,8 @@ def embedded(parties: int) -> Iterator[Any]:
                 _start(ray, parties, folder)
             yield ray
         finally:
-            ray.shutdown()
+            with terminated_as_before():
+                ray.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -49,8 +49,8 @@ def terminated_as_before() -> Iterator[None]:
     """After it, SIGTERM is handled as before, whatever Ray installed inside it, in whichever thread.
 
     In the first thread Ray has Python raise `SystemExit`. In any thread its library installs a handler that writes a
-    trace and aborts the process three seconds later, however much a run that stops has still to store. Python itself
-    sets handlers in the first thread alone.
+    trace and aborts the process three seconds later, however much a run that stops has still to store; when it ends,
+    nothing handles the signal any more. Python itself sets handlers in the first thread alone.
     """
     python, native = signal.getsignal(signal.SIGTERM), native_handler(signal.SIGTERM)
     try:

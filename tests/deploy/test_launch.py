@@ -176,14 +176,23 @@ def test_a_ray_that_cannot_start_is_not_tried_twice(monkeypatch):
     assert len(tried) == 1
 
 
+@pytest.fixture
+def interrupted_by_sigterm():
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.slow
-def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkeypatch, tmp_path):
+def test_parties_answer_in_the_order_asked_and_leave_nothing(
+    request_for, monkeypatch, tmp_path, interrupted_by_sigterm
+):
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environment = dict(os.environ)
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, native = signal.getsignal(signal.SIGTERM), native_handler(signal.SIGTERM)
     request = request_for(3)
     with RayLauncher().launch(request) as addresses:
         assert asyncio.run(names_of(addresses)) == list(request.parties)
@@ -197,7 +206,7 @@ def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkey
         assert max(len(str(path)) for path in sockets) < 104
     assert not folder.exists()
     assert dict(os.environ) == environment
-    assert signal.getsignal(signal.SIGTERM) == handler
+    assert (signal.getsignal(signal.SIGTERM), native_handler(signal.SIGTERM)) == (handler, native)
     assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
     assert not (tmp_path / "home").exists()
     assert (request.folder.stat().st_mode & 0o777) == 0o700
@@ -206,7 +215,9 @@ def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkey
 
 
 @pytest.mark.slow
-def test_parties_that_were_begun_in_advance_answer_and_leave_nothing(request_for, monkeypatch, capfd):
+def test_parties_that_were_begun_in_advance_answer_and_leave_nothing(
+    request_for, monkeypatch, capfd, interrupted_by_sigterm
+):
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     environment, handler, launcher = dict(os.environ), signal.getsignal(signal.SIGTERM), RayLauncher()
@@ -216,7 +227,7 @@ def test_parties_that_were_begun_in_advance_answer_and_leave_nothing(request_for
         assert native_handler(signal.SIGTERM) == native
         assert asyncio.run(names_of(addresses)) == list(request.parties)
     assert dict(os.environ) == environment
-    assert signal.getsignal(signal.SIGTERM) == handler
+    assert (signal.getsignal(signal.SIGTERM), native_handler(signal.SIGTERM)) == (handler, native)
     assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
     with launcher.launch(request_for(1)) as addresses:  # and without, in the same process
         assert asyncio.run(names_of(addresses)) == ["party-0"]
