@@ -1,12 +1,13 @@
 """Many methods on the same simulated text, at the same epsilons, over several seeds: one table and its total cost.
 
-Every cell (method, epsilon, seed) is written to a file as soon as it is done. A comparison that is run again computes
-only the cells that are missing.
+Every cell (method, epsilon, seed) is written to a file as soon as it is done, and until then the sums of its runs are
+kept. A comparison that is run again computes only the cells that are missing, and goes on with the last one.
 """
 
 import hashlib
 import json
 import math
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from aggregation.accounting.events import from_json, to_json
 from aggregation.accounting.price import Guarantee, price
 from coordinator.comparing.comparable import Comparable, Method, Outcome, SeedData, Spread, View, changed
+from coordinator.comparing.simulated_run import kept_in
 from coordinator.errors import ComparisonStopped, PlanError, RunError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE, rounded_up
@@ -35,7 +37,7 @@ class Cell:
 
     epsilon: the epsilon that was asked for, None without privacy. paid: the epsilon that it cost by the accountant.
     claimed: the epsilon that the paper's own formula gives for the same noise, None where the paper has no formula.
-    event: in the ledger's JSON.
+    event: in the ledger's JSON. seconds: since the comparison was last started, where it was stopped meanwhile.
     """
 
     method: str
@@ -180,8 +182,12 @@ def _fill(
         progress.doing(f"cell {len(done) + 1} of {len(wanted)}: {method.label}{at}, seed {seed}")
         if data is None or data.seed != seed:
             data = comparable.data(seed, folder / "work")
-        cell = _filled(method, epsilon, data, comparable)
-        write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
+        path = _path(folder, method, epsilon, seed)
+        unfinished = folder / "work" / f"unfinished-{path.stem}"
+        with kept_in(unfinished):
+            cell = _filled(method, epsilon, data, comparable)
+        write_whole(path, json.dumps(asdict(cell)).encode())
+        shutil.rmtree(unfinished, ignore_errors=True)
         done[method.name, epsilon, seed] = cell
         how_good = comparable.view.said(cell.metrics[comparable.view.metric])
         progress.say(f"  {method.label}{at}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")

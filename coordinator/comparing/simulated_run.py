@@ -1,10 +1,13 @@
 """Runs a recipe over simulated parties in this process, by its own `collect` and `learn`."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -25,6 +28,9 @@ PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 Value = TypeVar("Value")
 
 RUN: Final = "simulated"
+
+_KEPT: ContextVar[Iterator[Path] | None] = ContextVar("kept", default=None)
+"""Folders of the runs that have none of their own, in the order in which they are driven; None where none is kept."""
 
 
 class Collecting(Priceable[PlanT_co], Protocol[PlanT_co]):
@@ -52,6 +58,20 @@ class SimulatedRun(Generic[PlanT_co]):
 
 
 @contextmanager
+def kept_in(folder: Path) -> Iterator[None]:
+    """Inside it, runs that are given no folder are kept in this one: the first, the second and so on.
+
+    So what drives the same runs in the same order, and was stopped, goes on after the sums that are stored. Only what
+    made a folder may remove it.
+    """
+    token = _KEPT.set(folder / str(number) for number in count())
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+@contextmanager
 def driven(
     recipe: Collecting[PlanT_co],
     simulation: Simulation,
@@ -62,7 +82,8 @@ def driven(
     shown: Progress | None = None,
     learns: bool = True,
 ) -> Iterator[SimulatedRun[PlanT_co]]:
-    """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
+    """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes, unless
+    it is in a folder of `kept_in`.
 
     base: the folder against which the plan's paths are resolved, for recipes that read files while they run. folder:
     where the store is kept instead, so that a run that was stopped goes on after what is stored there. links: what is
@@ -73,6 +94,8 @@ def driven(
     another plan.
     """
     priced = price_plan(recipe)
+    if folder is None and (kept := _KEPT.get()) is not None:
+        folder = _own(next(kept), priced)
     with TemporaryDirectory(prefix="conclave-") if folder is None else nullcontext(folder) as place:
         store = _store(Path(place) / "run", priced)
         with closing(store):
@@ -87,6 +110,18 @@ def driven(
             present = _finished(collect)
             content = recipe.learn(priced, present, store, progress) if learns else b""
             yield SimulatedRun(priced, present, store, content)
+
+
+def _own(folder: Path, priced: PricedPlan[Any]) -> Path:
+    """The folder, emptied where it holds the run of another plan: public data, or this software, can have changed."""
+    if holds_run(folder / "run"):
+        with closing(RunStore(folder / "run")) as store:
+            same = store.plan_hash == plan_hash(priced.binding)
+        if same:
+            return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    return folder
 
 
 def _store(folder: Path, priced: PricedPlan[Any]) -> RunStore:

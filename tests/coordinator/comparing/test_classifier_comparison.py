@@ -17,6 +17,7 @@ from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.registry import read_plan, recipe_of
 from coordinator.text_models import methods
 from deploy import simulated_memory
+from deploy.simulated_links import SimulatedLink
 from deploy.simulation import ClearShards
 from party.tasks.ensemble import training as ensembles
 
@@ -195,6 +196,30 @@ def test_cells_that_are_there_are_not_made_again(folder, tmp_path, capsys):
     found = json.loads(said.out.splitlines()[-1])
     assert found["metric"] == "accuracy"
     assert found["accuracy"]["fine_tune"][0] > 0.5
+
+
+@pytest.mark.slow
+def test_a_cell_that_was_stopped_goes_on_after_its_last_step(folder, tmp_path, monkeypatch, capsys):
+    own, asked, stop = SimulatedLink.train, set(), {"steps-7-0"}
+
+    async def train(link, request, on_percent):
+        if request.operation_id in stop:
+            raise KeyboardInterrupt
+        asked.add(request.operation_id)
+        return await own(link, request, on_percent)
+
+    monkeypatch.setattr(SimulatedLink, "train", train)
+    out = tmp_path / "out"
+    command = ["compare", "plan.toml", "--recipes", "dp_sgd", "--epsilons", "8", "--seeds", "1", "--output", str(out)]
+    assert main(command) == 130
+    assert "Run it again to go on" in capsys.readouterr().err
+    assert asked == {f"steps-{number}-0" for number in range(7)}
+    assert [each.name for each in (out / "work").glob("unfinished*")] == ["unfinished-dp_sgd-8-7"]
+    asked.clear()
+    stop.clear()
+    assert main(command) == 0
+    assert asked == {f"steps-{number}-0" for number in range(7, 20)}
+    assert not list((out / "work").glob("unfinished*"))
 
 
 def test_a_plan_without_public_texts_to_vote_on_has_no_votes(folder):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.comparing.simulated_run import driven
+from coordinator.comparing.simulated_run import driven, kept_in
 from coordinator.errors import RunError
 from coordinator.progress.progress import Silent
 from coordinator.run.party_files import party_tables
@@ -66,3 +66,24 @@ def test_a_folder_with_the_run_of_another_plan_is_left_alone(run, tmp_path):
     with pytest.raises(RunError, match="holds the run of another plan"):
         run(tmp_path / "kept", learning_rate=0.2)
     assert run(tmp_path / "kept") == before
+
+
+def test_runs_without_a_folder_are_kept_in_their_order_and_begin_anew_under_another_plan(run, trained, tmp_path):
+    asked, stop = trained
+    with kept_in(tmp_path / "kept"):
+        first, second = run(None), run(None, learning_rate=0.2)
+    assert first != second
+    asked.clear()
+    with kept_in(tmp_path / "kept"):
+        assert (run(None), run(None, learning_rate=0.2)) == (first, second)
+    assert asked == []
+    stop.add("steps-1-0")
+    with kept_in(tmp_path / "kept"), pytest.raises(KeyboardInterrupt):
+        run(None, learning_rate=0.2)
+    assert set(asked) == {"steps-0-0"}
+    stop.clear()
+    with kept_in(tmp_path / "kept"):
+        assert run(None, learning_rate=0.2) == second
+    assert set(asked) == {"steps-0-0", "steps-1-0", "steps-2-0", "steps-3-0"}
+    assert run(None) == first
+    assert {each.name for each in (tmp_path / "kept").iterdir()} == {"0", "1"}
