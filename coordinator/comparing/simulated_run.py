@@ -61,8 +61,8 @@ class SimulatedRun(Generic[PlanT_co]):
 def kept_in(folder: Path) -> Iterator[None]:
     """Inside it, runs that are given no folder are kept in this one: the first, the second and so on.
 
-    So what drives the same runs in the same order, and was stopped, goes on after the sums that are stored. Only what
-    made a folder may remove it.
+    So what drives the same runs in the same order, and was stopped, goes on after the sums that are stored. A run of
+    another plan in its place is removed.
     """
     token = _KEPT.set(folder / str(number) for number in count())
     try:
