@@ -24,7 +24,7 @@ MADE_UP: Final = 4
 """Made-up examples of each shape; the first two fill its whole length, the others do not."""
 STEP: Final = 8
 """Lengths of shapes are multiples of this many tokens."""
-STEP_ON_DEVICE: Final = 16
+STEP_ON_DEVICE: Final = 32
 """The same on a device, for which padding costs less than one batch more."""
 
 FULL: Final = 0.8

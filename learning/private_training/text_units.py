@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learning.models.agreement import filled, made_up_rows, rounded
-from learning.models.batching import TOKENS, Tokens, form_of, inputs_of
+from learning.models.batching import Tokens, form_of, inputs_of
 from learning.private_training.units import MicroBatch, Shape
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PROBES = 3
 TOKENS_AT_ONCE = 512
 """Tokens in one micro-batch on the processor by default, padding included."""
+ON_DEVICE = 16384
+"""The same on a device, which takes about as long for a small micro-batch as for this many tokens of a small model. One
+with less memory has them halved (`learning.private_training.clipped_sum.tokens_held`).
+"""
 MOST_EXAMPLES = 32
 """Examples of a unit that count, by default."""
 
@@ -42,7 +46,7 @@ def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
 
 def tokens_at_once(device: str) -> int:
     """Tokens of a micro-batch on a kind of device: what fits a processor's cache; on others, what keeps them busy."""
-    return TOKENS_AT_ONCE if device == "cpu" else TOKENS
+    return TOKENS_AT_ONCE if device == "cpu" else ON_DEVICE
 
 
 class TextUnits:
