@@ -103,7 +103,7 @@ def public_model(folder: Path, asked: argparse.Namespace, device: Any) -> dict[s
     texts = [
         json.loads(line)["text"] for name in ("novels/passages", "wikitext2/train_part") for line in lines_of(name)
     ]
-    ids = [token for text in texts for token in (*tokenizer(text).input_ids, tokenizer.eos_token_id)]
+    ids = [token for row in tokenizer(texts).input_ids for token in (*row, tokenizer.eos_token_id)]
     tokens = torch.tensor(np.array(ids, np.int64)[: len(ids) // SEQUENCE * SEQUENCE].reshape(-1, SEQUENCE))
     config = GPT2Config(
         vocab_size=len(tokenizer), n_positions=256, n_embd=asked.width, n_layer=asked.layers, n_head=asked.width // 64,

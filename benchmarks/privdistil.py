@@ -1,7 +1,7 @@
 """PrivDistil beside what it is measured against, on SST-2 and QQP: the tables of the paper that can be made here.
 
     python benchmarks/privdistil.py [--tasks sst2,qqp] [--recipes privdistil,undistilled] [--epsilons 1,4] [--seeds 3]
-                                    [--adapt lora]
+                                    [--adapt lora] [--device cuda]
 
 The plans are examples/privdistil/plan.toml, the same with PATE's table for `votes`, and benchmarks/privdistil-qqp.toml;
 the public corpus of all is passages of novels and half of AG News. Rows are the choice of public text (the paper's
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     ways = ("head", "lora", "lora-all", "full")
     parser.add_argument("--adapt", choices=ways, default="head", help="what is fine-tuned")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps, with --adapt")
     options = parser.parse_args()
     epsilons = tuple(float(each) for each in options.epsilons.split(","))
     ending = "" if epsilons == EPSILONS else f"-{options.epsilons}"
@@ -70,7 +71,7 @@ def main() -> None:
     for name in options.tasks.split(","):
         path, plan, task = PLANS[name], None, name
         if options.adapt != "head":
-            plan, task = adapted(path, options.adapt), f"{name}-{options.adapt}"
+            plan, task = adapted(path, options.adapt, options.device), f"{name}-{options.adapt}"
         folder, kept = WORK / f"privdistil-{task}", RESULTS / f"privdistil-{task}.json"
         if kept.exists() and not folder.exists():
             restore(folder, json.loads(kept.read_bytes()))
@@ -101,12 +102,12 @@ def main() -> None:
         print(table.markdown(found))
 
 
-def adapted(path: Path, adapt: str) -> "Plan":
+def adapted(path: Path, adapt: str, device: str) -> "Plan":
     """A file's plan, with more than the head fine-tuned, as the defaults for that are, in larger steps."""
     from coordinator.systems.registry import plan_of
 
     tables = tomllib.loads(path.read_text())
-    tables["model"]["adapt"] = adapt
+    tables["model"]["adapt"], tables["run"]["device"] = adapt, device
     tables["dp_sgd"] = {"steps": tables["dp_sgd"]["steps"], "batch": 2 * tables["dp_sgd"]["batch"]}
     del tables["fine_tune"]["learning_rate"]
     return plan_of(tables)
