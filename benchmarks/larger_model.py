@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import tomllib
-from contextlib import chdir
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,14 @@ def main() -> int:
     for together in asked.rows.split():
         if place.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(place.device)
-        with chdir(ROOT):
+        with chdir(ROOT), closing(Terminal()) as progress:
             found = api.compare(
                 plan_of(tables),
                 recipes=together.split(","),
                 epsilons=epsilons,
                 seeds=1,
                 output=work / "compared",
-                progress=Terminal(),
+                progress=progress,
             )
         peak = torch.cuda.max_memory_allocated(place.device) / 2**20 if place.device.type == "cuda" else None
         for cell in found.cells:

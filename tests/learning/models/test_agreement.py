@@ -55,7 +55,7 @@ def test_on_a_device_a_batch_is_filled_to_a_quarter_rather_than_divided():
 def test_lengths_come_in_steps_and_no_further_than_a_model_takes():
     assert [rounded(length, 30) for length in (1, 8, 9, 25, 30)] == [8, 8, 16, 30, 30]
     assert rounded(25, None) == 32
-    assert [rounded(length, 60, "cuda") for length in (1, 16, 17, 49)] == [16, 16, 32, 60]
+    assert [rounded(length, 60, "cuda") for length in (1, 32, 33, 49)] == [32, 32, 60, 60]
     assert [len(made_up_rows(9, 8, number)[0]) for number in range(MADE_UP)] == [8, 8, 7, 6]
 
 
