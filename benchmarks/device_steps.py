@@ -5,8 +5,8 @@
 
 The packaged MiniLM as a classifier, phrases of SST-2, and a step of so many of them at four parties one after another.
 Texts are padded to multiples of some length and go through the model in micro-batches of some tokens: fewer lengths and
-larger micro-batches are fewer calls, and more padding. Each pair is tried on a model of its own, with the trial of which
-batch sizes agree before the clock is read. It needs ../shared/data.
+larger micro-batches are fewer calls, and more padding. Each pair is tried on a model of its own, after the trial of
+which batch sizes agree. It needs ../shared/data.
 """
 
 import argparse

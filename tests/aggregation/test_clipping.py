@@ -24,6 +24,10 @@ def squares(row):
     return sum(int(step) ** 2 for step in row)
 
 
+def test_a_long_row_keeps_its_direction():
+    assert to_grid(np.array([[300.0, -400.0], [0.0, 0.5]]), 1.0, 10).tolist() == [[6, -8], [0, 5]]
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(ROWS, CLIPS, LEVELS)
