@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -29,8 +28,30 @@ Value = TypeVar("Value")
 
 RUN: Final = "simulated"
 
-_KEPT: ContextVar[Iterator[Path] | None] = ContextVar("kept", default=None)
-"""Folders of the runs that have none of their own, in the order in which they are driven; None where none is kept."""
+
+class _Folders:
+    """Folders of what is computed one after another, and has no folder of its own."""
+
+    def __init__(self, place: Path):
+        self._place = place
+        self._next = 0
+
+    def next(self, same: Callable[[Path], bool]) -> Path:
+        """The next one. Unless `same` is true of it, it is emptied, and all that come after it are: what they hold can
+        follow from what it held.
+        """
+        number, self._next = self._next, self._next + 1
+        folder = self._place / str(number)
+        if not same(folder):
+            for each in self._place.glob("*"):
+                if each.name.isdecimal() and int(each.name) >= number:
+                    shutil.rmtree(each)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
+
+_KEPT: ContextVar[_Folders | None] = ContextVar("kept", default=None)
+"""None where nothing is kept."""
 
 
 class Collecting(Priceable[PlanT_co], Protocol[PlanT_co]):
@@ -59,16 +80,25 @@ class SimulatedRun(Generic[PlanT_co]):
 
 @contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
-    """Inside it, runs that are given no folder are kept in this one: the first, the second and so on.
+    """Inside it, runs that are given no folder, and other trainings, are kept in this one: the first, the second and so
+    on.
 
     So what drives the same runs in the same order, and was stopped, goes on after the sums that are stored. A run of
-    another plan in its place is removed.
+    another plan in its place is removed, and so is what came after it.
     """
-    token = _KEPT.set(folder / str(number) for number in count())
+    token = _KEPT.set(_Folders(folder))
     try:
         yield
     finally:
         _KEPT.reset(token)
+
+
+def kept_folder(same: Callable[[Path], bool]) -> Path | None:
+    """The folder of the next training inside of `kept_in`; None outside. same: whether what a folder holds, perhaps
+    nothing, is of this training; else it is emptied.
+    """
+    kept = _KEPT.get()
+    return None if kept is None else kept.next(same)
 
 
 @contextmanager
@@ -94,8 +124,8 @@ def driven(
     another plan.
     """
     priced = price_plan(recipe)
-    if folder is None and (kept := _KEPT.get()) is not None:
-        folder = _own(next(kept), priced)
+    if folder is None:
+        folder = kept_folder(lambda found: _same(found / "run", priced))
     with TemporaryDirectory(prefix="conclave-") if folder is None else nullcontext(folder) as place:
         store = _store(Path(place) / "run", priced)
         with closing(store):
@@ -112,16 +142,12 @@ def driven(
             yield SimulatedRun(priced, present, store, content)
 
 
-def _own(folder: Path, priced: PricedPlan[Any]) -> Path:
-    """The folder, emptied where it holds the run of another plan: public data, or this software, can have changed."""
-    if holds_run(folder / "run"):
-        with closing(RunStore(folder / "run")) as store:
-            same = store.plan_hash == plan_hash(priced.binding)
-        if same:
-            return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    return folder
+def _same(folder: Path, priced: PricedPlan[Any]) -> bool:
+    """Whether a folder holds the run of this plan: public data, or this software, can have changed."""
+    if not holds_run(folder):
+        return False
+    with closing(RunStore(folder)) as store:
+        return store.plan_hash == plan_hash(priced.binding)
 
 
 def _store(folder: Path, priced: PricedPlan[Any]) -> RunStore:

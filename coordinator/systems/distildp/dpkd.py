@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aggregation.accounting.price import calibrate
 from coordinator.comparing.comparable import Outcome, changed
-from coordinator.comparing.simulated_run import driven
+from coordinator.comparing.simulated_run import driven, kept_folder
 from coordinator.language_models.comparing import LanguageData, Measured
 from coordinator.language_models.students import PublicTeacher
 from coordinator.systems.distildp.data import PrivateHalf, alone, paid
@@ -51,6 +51,7 @@ def trained_twice(data: LanguageData, epsilon: float, *, inherits: bool = False)
             optimisation_of(plan.dp_sgd, plan.dp_sgd.batch),
             partial(data.stream, "twice", repr(epsilon), str(inherits)),
             data.progress,
+            kept_folder,
         )
         event = paid(run.priced, steps.event())
     return Outcome(Measured((_speaking(student, point),)), event, notes={"noise_multiplier": multiplier})

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from aggregation.accounting.price import calibrate
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.comparing.comparable import Outcome, changed, composed
+from coordinator.comparing.simulated_run import kept_folder
 from coordinator.systems.privdistil.data import CorpusData, Floats, Trained
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
@@ -92,7 +93,9 @@ def federated(
     `mechanism.event()`. Source: DP-SGD, Abadi et al. 2016, algorithm 1.
     """
     work = trainable(data, text, targets)
-    return trained_in_clear(work, text.start, mechanism, optimisation, partial(data.stream, *purpose), data.progress)
+    return trained_in_clear(
+        work, text.start, mechanism, optimisation, partial(data.stream, *purpose), data.progress, kept_folder
+    )
 
 
 def trainable(data: CorpusData, text: PublicText, targets: Sequence[NDArray[Any]]) -> Trainable:
