@@ -16,7 +16,7 @@ from aggregation.noise.stream import NoiseStream
 from coordinator.progress.progress import Progress
 
 if TYPE_CHECKING:
-    from learning.private_training.optimisation import Optimisation
+    from learning.private_training.optimisation import Optimisation, Training
     from learning.private_training.units import Losses, Units
 
 
@@ -90,7 +90,7 @@ def _digest(
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode() + start.tobytes()).hexdigest()
 
 
-def _resumed(descent: Any, state: Path, digest: str) -> bool:
+def _resumed(descent: "Training", state: Path, digest: str) -> bool:
     """Have a training go on from a state, if it is its own."""
     from aggregation.errors import IntegrityError
     from learning.private_training import checkpoints
