@@ -21,6 +21,7 @@ from typing import Any
 
 import distildp
 from distildp import BENCHMARKS, MEASURED, PLAN, ROOT
+from placing import placed
 
 DATA = ROOT.parent / "shared/data"
 SEQUENCE, SEQUENCES = 128, 256
@@ -36,8 +37,6 @@ def main() -> int:
     from coordinator import api
     from coordinator.progress.terminal import Terminal
     from coordinator.systems.registry import plan_of
-    from learning.errors import ComputeError
-    from learning.models.compute import Compute, placement
 
     parser = argparse.ArgumentParser(description="Compare DistilDP with other ways at a larger size.")
     parser.add_argument("--device", default="cuda")
@@ -47,10 +46,8 @@ def main() -> int:
     for name, usual in (("layers", 12), ("width", 768), ("batch", 1024), ("steps", 60), ("texts", 6000)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     asked = parser.parse_args()
-    try:
-        place = placement(Compute(asked.device))
-    except ComputeError as error:
-        print(f"Nothing was measured. {error}")
+    place = placed(asked.device)
+    if place is None:
         return 0
     work = BENCHMARKS / "work" / f"larger-{asked.layers}-{asked.width}"
     model = work / "public-model"
