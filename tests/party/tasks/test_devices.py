@@ -143,7 +143,8 @@ def test_a_job_on_another_device_leaves_nothing_behind_and_gives_the_same(kind, 
     assert elsewhere.done > before + 100
     if kind in ("weights", "language"):
         here, there = here.view("<f4"), there.view("<f4")
-        np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
+        # A step divides a gradient by its size, and so a small one's last digits, too: a thousandth of a whole step.
+        np.testing.assert_allclose(there, here, rtol=1e-5, atol=DESCENT.learning_rate / 1000)
     else:
         assert np.abs(there.astype(np.int64) - here).max() <= 1  # grid units: a sum's last digit may round it elsewhere
 
@@ -203,8 +204,8 @@ def played(asked, memory):
 TWINS = [
     ("step", "head", False, 40),
     ("step", "lora", False, 40),
-    ("step", "lora", False, 17),
-    ("step", "full", True, 17 * 32),
+    ("step", "lora", False, 33),
+    ("step", "full", True, 33 * 32),
     ("scores", "lora", True, 40 * 32),
     ("votes", "head", False, 40),
 ]
