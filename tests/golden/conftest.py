@@ -126,24 +126,41 @@ def _published(swing_tables, privacy, changes):
     return found | {"privacy": found["privacy"] | {"guarantee": False}}
 
 
-@pytest.fixture
-def run(request, tables, tmp_path, monkeypatch):
-    """`run(recipe, ...)` a plan of `tables`: its result, and what was bound; None without a promise."""
-    priced = []
-    own = api.price_plan
+@pytest.fixture(scope="session")
+def kept_runs():
+    """What each plan of a session gave, so that no two tests run the same."""
+    return {}
 
-    def keeps(*given):
-        priced.append(own(*given))
-        return priced[-1]
+
+@pytest.fixture
+def run(request, tables, kept_runs, wire, tmp_path_factory, monkeypatch):
+    """`run(recipe, ...)` a plan of `tables`, once in a session.
+
+    Its `result`; what was `bound`, None without a promise; its `folder`; and what went over the `wire`.
+    """
 
     def runs(recipe, *signals, **changes):
+        key = json.dumps([recipe, signals, changes], sort_keys=True)
+        if key not in kept_runs:
+            kept_runs[key] = runs_once(recipe, *signals, **changes)
+        return kept_runs[key]
+
+    def runs_once(recipe, *signals, **changes):
+        folder = tmp_path_factory.mktemp(recipe)
         if recipe == "fine_tune":  # no party is asked: a simulation reads their text
-            monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+            monkeypatch.setenv("CONCLAVE_HOME", str(folder / "home"))
         else:
             request.getfixturevalue("here")
+        priced, own = [], api.price_plan
+
+        def keeps(*given):
+            priced.append(own(*given))
+            return priced[-1]
+
         monkeypatch.setattr(api, "price_plan", keeps)
-        result = api.run(plan_of(tables(recipe, *signals, **changes)), output=tmp_path / "run")
-        return result, bind_of(priced[0]) if priced else None
+        result = api.run(plan_of(tables(recipe, *signals, **changes)), output=folder / "run")
+        bound = bind_of(priced[0]) if priced else None
+        return SimpleNamespace(result=result, bound=bound, folder=folder / "run", wire=wire())
 
     return runs
 

@@ -94,35 +94,36 @@ def some_slow(names, quick):
 
 
 @pytest.mark.parametrize("name", some_slow(RUNS, QUICK))
-def test_a_run_gives_the_very_same_bytes(name, run, wire):
+def test_a_run_gives_the_very_same_bytes(name, run):
     given, changes = RUNS[name]
-    result, priced = run(*given, **changes)
+    made = run(*given, **changes)
     found = {
-        "bound": priced,
-        "published": published(result.student),
-        "result": {"epsilon": result.epsilon, "delta": result.delta, "metrics": result.metrics},
-        "wire": wire(),
+        "bound": made.bound,
+        "published": published(made.result.student),
+        "result": {"epsilon": made.result.epsilon, "delta": made.result.delta, "metrics": made.result.metrics},
+        "wire": made.wire,
     }
-    if priced is not None:
-        assert result.verdict.ok, result.verdict.checks
-        plan = json.loads((result.student / "plan.json").read_text())
-        assert plan | {"document": json.loads(plan["document"])} == priced["plan"]
+    if made.bound is not None:
+        assert made.result.verdict.ok, made.result.verdict.checks
+        plan = json.loads((made.result.student / "plan.json").read_text())
+        assert plan | {"document": json.loads(plan["document"])} == made.bound["plan"]
     compare(name, found)
 
 
 @pytest.mark.parametrize("name", some_slow([name for name in RUNS if name not in NOT_SIMULATED], QUICK))
 def test_simulated_parties_give_what_a_run_stored(name, run, tables, tmp_path):
     """Noise and samples are from the plan's seed, so all numbers are equal; masks of a secure sum cancel."""
-    (recipe, *signals), changes = RUNS[name]
-    plan = plan_of(tables(recipe, *signals, **changes))
-    made = prepared(plan, Path.cwd(), tmp_path / "cache")
+    given, changes = RUNS[name]
+    made = run(*given, **changes)
+    plan = plan_of(tables(*given, **changes))
     by_user = plan.privacy.unit == "user"
-    parts = party_tables(plan)
-    request = SimulationRequest(parts, tmp_path / "simulated", Path.cwd(), b"", 0, plan.privacy.record, by_user)
-    with driven(made, find_launcher("ray").simulate(request), Silent(), Path.cwd()) as simulated:
+    request = SimulationRequest(
+        party_tables(plan), tmp_path / "simulated", Path.cwd(), b"", 0, plan.privacy.record, by_user
+    )
+    system = prepared(plan, Path.cwd(), tmp_path / "cache")
+    with driven(system, find_launcher("ray").simulate(request), Silent(), Path.cwd()) as simulated:
         sums = stored(simulated.store)
-    run(recipe, *signals, **changes)
-    with closing(RunStore(tmp_path / "run")) as store:
+    with closing(RunStore(made.folder)) as store:
         expected = stored(store)
         content = (store.folder / "artefacts/student.safetensors").read_bytes()
     assert sums.keys() == expected.keys()
