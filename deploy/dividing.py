@@ -1,4 +1,4 @@
-"""How parties are divided among actors: each gets one of its own where there is room, otherwise many share one."""
+"""How parties are divided among actors: an actor a processor, which several parties share where there are more."""
 
 import os
 from collections.abc import Sequence
@@ -9,8 +9,6 @@ import psutil
 
 from coordinator.transport.launchers import Cluster, Place
 
-PARTIES_A_CORE: Final = 2
-"""As many parties a processor get an actor each. Two cores start one in three seconds, and train two at a time."""
 ACTOR_MIB: Final = 512
 """MiB of an actor, with a training process that has loaded a model."""
 
@@ -35,12 +33,10 @@ def divided(
 def by_default(parties: int, cores: int, free: int) -> int:
     """How many parties share an actor on a machine with so many cores and so many free bytes of memory.
 
-    One, up to `PARTIES_A_CORE` a core and as far as memory reaches; of more parties, as many as make an actor a core.
+    As many as make an actor a core, as far as memory reaches: an actor more costs its imports and gains nothing.
     """
-    room = max(1, free // (ACTOR_MIB * 2**20))
-    if parties <= min(PARTIES_A_CORE * cores, room):
-        return 1
-    return -(-parties // min(cores, room))
+    actors = min(cores, max(1, free // (ACTOR_MIB * 2**20)))
+    return -(-parties // actors)
 
 
 def _evenly(names: Sequence[str], most: int) -> list[tuple[str, ...]]:

@@ -1,26 +1,23 @@
-"""Parties share actors only where there is no room for one each, and on a cluster only those that ask for the same."""
+"""Parties share actors where they are more than processors, and on a cluster only those that ask for the same."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.transport.launchers import Cluster, Place
-from deploy.dividing import ACTOR_MIB, PARTIES_A_CORE, by_default, divided
+from deploy.dividing import ACTOR_MIB, by_default, divided
 
 GIB = 2**30
 
 
 @given(st.integers(1, 1200), st.integers(1, 64), st.integers(0, 64 * GIB))
-def test_by_default_a_few_parties_have_an_actor_each_and_many_as_many_as_processors_and_memory_allow(
+def test_by_default_there_are_as_many_actors_as_processors_and_memory_allow_and_no_more_than_parties(
     parties, cores, free
 ):
     most = by_default(parties, cores, free)
-    actors = -(-parties // most)
     room = max(1, free // (ACTOR_MIB * 2**20))
-    if parties <= min(PARTIES_A_CORE * cores, room):
-        assert most == 1
-    else:
-        assert actors <= min(cores, room)
+    assert -(-parties // most) <= min(cores, room)
+    assert most == 1 or -(-parties // (most - 1)) > min(cores, room)
 
 
 @pytest.mark.slow

@@ -137,6 +137,7 @@ def test_a_process_may_open_as_many_files_as_its_parties_need_or_says_why_not(mo
     assert "ulimit" in sentence
 
 
-def test_by_default_no_actor_is_shared_where_there_is_room_for_one_each(monkeypatch):
-    monkeypatch.setattr(dividing.os, "cpu_count", lambda: 2)
-    assert all(len(group) == 1 for group in dividing.divided([f"p{n}" for n in range(4)], None))
+@pytest.mark.parametrize(("cores", "sizes"), [(1, [4]), (2, [2, 2]), (3, [2, 2]), (4, [1, 1, 1, 1])])
+def test_by_default_there_is_an_actor_a_processor(monkeypatch, cores, sizes):
+    monkeypatch.setattr(dividing.os, "cpu_count", lambda: cores)
+    assert [len(group) for group in dividing.divided([f"p{n}" for n in range(4)], None)] == sizes
