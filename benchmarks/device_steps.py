@@ -39,9 +39,10 @@ def main() -> int:
     asked = parser.parse_args()
     from learning.models.compute import Compute, running
 
-    place = placed(asked.device)
-    if place is None:
+    places = placed(asked.device)
+    if not places:
         return 0
+    (place,) = places
     rows = []
     for multiple, tokens in TRIED:
         with running(Compute(asked.device)):

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import private_training
+from placing import placed
 from private_training import MODELS, WAYS
 from private_training import model_of as packaged
 
@@ -128,14 +129,9 @@ def main():
     if asked.worker:
         worker(*asked.worker, asked)
         return 0
-    from learning.errors import ComputeError
-    from learning.models.compute import Compute, placement
-
-    try:
-        places = {precision: placement(Compute(asked.device, precision)) for precision in asked.precision}
-    except ComputeError as error:
-        print(f"Nothing was measured. {error}")
+    if not (there := placed(asked.device, asked.precision)):
         return 0
+    places = dict(zip(asked.precision, there, strict=True))
     rows, failures = [], 0
     for name, how in ((name, how) for name, hows in HOWS.items() for how in hows):
         if asked.only not in (None, f"{name}-{how}"):

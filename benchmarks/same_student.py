@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from placing import placed
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAN = ROOT / "benchmarks/adapted.toml"
@@ -35,14 +36,8 @@ def main() -> int:
     parser.add_argument("--adapt", choices=HOWS, action="append")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    from learning.errors import ComputeError
-    from learning.models.compute import Compute, placement
-
-    precisions = asked.precision or ["float32", "bfloat16"]
-    try:
-        places = [placement(Compute(asked.device, precision)) for precision in precisions]
-    except ComputeError as error:
-        print(f"Nothing was measured. {error}")
+    places = placed(asked.device, asked.precision or ["float32", "bfloat16"])
+    if not places:
         return 0
     rows = []
     for adapt in asked.adapt or ["lora", "full"]:
