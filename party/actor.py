@@ -140,13 +140,16 @@ class PartyActor:
         return node.address, ""
 
     def _pooled(self, begin: Begin, threads: int, beside: int) -> "Pool":
-        """The training processes that all parties here share: this actor's part of the machine's processors."""
+        """The training processes that all parties here share: this actor's part of the machine's processors.
+
+        They log in the folder of the party that is the first to start.
+        """
         from party.tasks.pool import Pool
 
         if self._pool is None:
             processes = max(1, (os.cpu_count() or 1) // max(beside, 1))
             nursery = Path(begin.nursery) if begin.nursery else None
-            self._pool = Pool(min(processes, len(self._keys)), Path(begin.folder).parent, threads, nursery)
+            self._pool = Pool(min(processes, len(self._keys)), Path(begin.folder), threads, nursery)
         return self._pool
 
 

@@ -47,6 +47,7 @@ _FILES: Final = re.compile(
     r"|masked/[a-z0-9._-]+/[a-z0-9-]+\.cells"
     rf"|artefacts/\.?[a-z0-9_-]+\.(json|safetensors|i64|f32){_PART}"
     rf"|\.?audit(-roc)?\.(json|png){_PART}"
+    r"|parties/training-[0-9]+\.log"  # of parties that shared processes, in runs of earlier versions
     rf"|{_WITHIN}/.+",
     re.DOTALL,
 )

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from coordinator import api
 from coordinator.publishing.report import statement_of
+from coordinator.store.output import strangers
 from coordinator.store.store import RunStore
 from coordinator.systems.registry import plan_of
 from deploy import dividing, launch
@@ -63,6 +64,8 @@ def test_sixteen_parties_give_the_same_student_in_two_actors_as_in_sixteen(table
     apart, says_apart = ran(tables(parties_per_actor=1), tmp_path / "apart")
     together, says_together = ran(tables(parties_per_actor=8), tmp_path / "together")
     assert together == apart
+    assert strangers(tmp_path / "together") == []
+    assert len(list((tmp_path / "together/parties").glob("*/training-1.log"))) == 2, "of each actor its own"
     assert "Shared processes: up to 8 of the simulated parties" in says_together
     assert "Shared processes" not in says_apart
 

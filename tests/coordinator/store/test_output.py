@@ -47,6 +47,7 @@ def kept(index, out):
     store.write("artefacts/student.safetensors", b"s")
     store.write("blocks/steps.12/000003.npy", b"b")
     store.write("parties/party-1/ledger.sqlite", b"l")
+    store.write("parties/training-1.log", b"")
     run = store.id
     store.close()
     return run
