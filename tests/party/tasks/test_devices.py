@@ -143,8 +143,9 @@ def test_a_job_on_another_device_leaves_nothing_behind_and_gives_the_same(kind, 
     assert elsewhere.done > before + 100
     if kind in ("weights", "language"):
         here, there = here.view("<f4"), there.view("<f4")
-        # A step divides a gradient by its size, and so a small one's last digits, too: a thousandth of a whole step.
-        np.testing.assert_allclose(there, here, rtol=1e-5, atol=DESCENT.learning_rate / 1000)
+        # AdamW divides a gradient by its size, and so a small one's last digits, too; all of a language model has some.
+        near = DESCENT.learning_rate / 1000 if kind == "language" else 1e-6
+        np.testing.assert_allclose(there, here, rtol=1e-5, atol=near)
     else:
         assert np.abs(there.astype(np.int64) - here).max() <= 1  # grid units: a sum's last digit may round it elsewhere
 
