@@ -5,28 +5,11 @@ Only privacy loss distributions and calibration use them. A party's node, which 
 
 import importlib
 import sys
-from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from scipy import special
 
-_LATER: Final = ("scipy.fft", "scipy.optimize", "scipy.signal", "scipy.stats")
-
-
-class _Attribute:
-    """One name of a module, looked up when it is called or asked for an attribute."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
-
-    def _found(self) -> Any:
-        return getattr(importlib.import_module(self._module), self._name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._found(), name)
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._found()(*given, **named)
+from aggregation.imports import later
 
 
 class _Normal:
@@ -55,31 +38,11 @@ class _Normal:
         return special.ndtri(probability) * self._scale
 
 
-class _Later(ModuleType):
-    """A module in whose place its importer holds this, and that is imported when one of its names is first used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if (self.__name__, name) == ("scipy.stats", "norm"):
-            return _Normal()
-        return _Attribute(self.__name__, name)
-
-
-def _import() -> None:
-    """Import `dp_accounting` with stand-ins, which nobody else finds afterwards."""
-    stands = {name: _Later(name) for name in _LATER if name not in sys.modules}
-    sys.modules.update(stands)
-    try:
-        importlib.import_module("dp_accounting")
-    finally:
-        for name, stand in stands.items():
-            if sys.modules.get(name) is stand:
-                del sys.modules[name]
-
+_LATER = {"scipy.fft": {}, "scipy.optimize": {}, "scipy.signal": {}, "scipy.stats": {"norm": _Normal()}}
 
 if "dp_accounting" not in sys.modules:
-    _import()
+    with later(_LATER):
+        importlib.import_module("dp_accounting")
 
 from dp_accounting import (  # noqa: E402  after the stand-ins are there
     ComposedDpEvent,

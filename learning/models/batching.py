@@ -112,9 +112,9 @@ def form_of(config: "PretrainedConfig") -> Form:
 
 @cache
 def _taken(config: Any) -> frozenset[str]:
-    from transformers import MODEL_MAPPING
+    from learning.models.library import transformers
 
-    found: Any = MODEL_MAPPING[config]
+    found: Any = transformers.MODEL_MAPPING[config]
     return frozenset(inspect.signature((found[0] if isinstance(found, tuple) else found).forward).parameters)
 
 

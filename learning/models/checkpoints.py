@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import torch
 
 from aggregation.errors import ConclaveError
+from aggregation.imports import later
 from learning.text.hub import HUB_NAME, held, silence_of
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
     Raises `ModelError`: the package, the folder, the weights or the tokenizer are not there or broken, a weight is not
     finite, the hub gives no such model, the model is no such kind, or it would need code of its own.
     """
-    import transformers
+    from learning.models.library import transformers
 
     place = place_of(name)
     auto = getattr(transformers, _AUTO[kind])
@@ -204,12 +205,26 @@ def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder:
             raise ModelError("The model still has its adapters. Merge them before it is saved.")
         if not torch.isfinite(parameter).all():
             raise ModelError(f"The model's {name} hold NaN or infinity. Train it again with a smaller learning rate.")
+    from transformers import modeling_utils
+
     on = model.device
-    with _quiet():
+    with alone, _quiet(), held(modeling_utils, "unwrap_model", _itself), later(_ASKED_AT_SAVING):
         torch.nn.Module.to(model, "cpu")
         model.save_pretrained(folder, safe_serialization=True)
         tokenizer.save_pretrained(folder)
         torch.nn.Module.to(model, on)
+
+
+class _Spread:
+    """In place of torch's tensor that is spread over a cluster: no weight here is one."""
+
+
+_ASKED_AT_SAVING: Final[dict[str, dict[str, object]]] = {"torch.distributed.tensor": {"DTensor": _Spread}}
+
+
+def _itself(model: "PreTrainedModel", **_: Any) -> "PreTrainedModel":
+    """A model in no wrapper: to find out, the library would import torch's compiler."""
+    return model
 
 
 def _tokenizer(name: str, place: str, config: "PretrainedConfig", cache: Path | None) -> "PreTrainedTokenizerBase":

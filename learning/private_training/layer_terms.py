@@ -87,7 +87,7 @@ class Keeping:
             )
 
     def _terms(self, name: str, layer: nn.Module, given: list[Any], named: dict[str, Any], slope: Tensor) -> None:
-        made = _KNOWN.get(type(layer), _any_layer) if len(given) == 1 and not named else _any_layer
+        made = _rule(type(layer)) if len(given) == 1 and not named else _any_layer
         for parameter, term in made(self, name, layer, given, named, slope):
             if self.wanted(parameter):
                 self._found[self._names[id(parameter)]].append(term.to(self._device))
@@ -198,15 +198,11 @@ def _summed(values: Tensor, shape: tuple[int, ...] | None = None) -> Dense:
     return Dense(total if shape is None else total.reshape(-1, *shape), values.norm(dim=2).sum(dim=1))
 
 
-def _known() -> dict[type, Callable[..., _Made]]:
-    known: dict[type, Callable[..., _Made]] = {
-        nn.Linear: _linear,
-        nn.Embedding: _embedding,
-        nn.LayerNorm: _layer_norm,
-    }
-    from transformers.pytorch_utils import Conv1D
-
-    return known | {Conv1D: _conv1d}
+def _rule(kind: type) -> Callable[..., _Made]:
+    """The rule for a kind of layer; that of the models' library is known by its name, so that it need not be there."""
+    if (kind.__module__, kind.__qualname__) == ("transformers.pytorch_utils", "Conv1D"):
+        return _conv1d
+    return _KNOWN.get(kind, _any_layer)
 
 
 def _detached(value: Any) -> Any:
@@ -224,4 +220,8 @@ def _unknown(name: str, layer: nn.Module, why: str, remedy: str = "freeze it, or
     )
 
 
-_KNOWN = _known()
+_KNOWN: dict[type, Callable[..., _Made]] = {
+    nn.Linear: _linear,
+    nn.Embedding: _embedding,
+    nn.LayerNorm: _layer_norm,
+}

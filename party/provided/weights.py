@@ -72,11 +72,12 @@ def declared(config: "PretrainedConfig", memory: int) -> Declared:
     configuration of which no model can be made.
     """
     import torch
-    from transformers import AutoModel
+
+    from learning.models.library import transformers
 
     try:
         with torch.device("meta"):
-            model = AutoModel.from_config(  # type: ignore[no-untyped-call]
+            model = transformers.AutoModel.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation="eager", trust_remote_code=False
             )
     except Exception as error:  # the library can raise anything for a configuration

@@ -28,7 +28,12 @@ from party.tasks.forked import WITHIN, read_when_loaded
 from party.tasks.task import TRAINS, half, request_of
 
 MESSAGE_BYTES: Final = 1 << 16
-_MODELS: Final = ("learning.models.encoders", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
+_MODELS: Final = (
+    "learning.models.library",
+    "learning.models.encoders",
+    "torch.fx.experimental.symbolic_shapes",
+    "transformers.models.auto.modeling_auto",
+)
 """What a task that runs a text model imports when it loads one, whatever its kind."""
 
 

@@ -24,7 +24,6 @@ PARTY = ("party.console.command", "party.node.lifecycle", "party.console.checkin
 LATE = (
     "learning.embeddings.evaluation",
     "learning.embeddings.denoising",
-    "torch._dynamo",
     "sentence_transformers.base.model",
     "gensim.test.utils",
 )
