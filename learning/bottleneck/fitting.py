@@ -23,6 +23,7 @@ from aggregation.errors import ConclaveError
 from learning.bottleneck.forms import Form, NoisyModel
 from learning.bottleneck.posterior import Posterior, Sample, joined
 from learning.bottleneck.states import TokenStates
+from learning.models.compiling import uncompiled
 
 DECAY: Final = 0.01
 """Weight decay of the form "regularised"; no other has any."""
@@ -105,7 +106,8 @@ def _descend(
     decay = DECAY if form.name == "regularised" else 0.0
     noise = [each for name, each in trained.named_parameters() if name.endswith("deviation")]
     others = [each for name, each in trained.named_parameters() if not name.endswith("deviation")]
-    optimizer = torch.optim.AdamW([{"params": others}, {"params": noise}], lr=fitting.rate, weight_decay=decay)
+    with uncompiled():
+        optimizer = torch.optim.AdamW([{"params": others}, {"params": noise}], lr=fitting.rate, weight_decay=decay)
     steps, step = fitting.epochs * -(-texts // fitting.batch), 0
     trained.train()
     with torch.random.fork_rng(devices=[]):
@@ -117,7 +119,8 @@ def _descend(
                 optimizer.zero_grad()
                 torch.autograd.backward(loss(places))
                 torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
-                optimizer.step()
+                with uncompiled():
+                    optimizer.step()
                 step += 1
     trained.train(False)
 

@@ -17,6 +17,7 @@ from aggregation.errors import ConclaveError
 from learning.errors import EXHAUSTED, ComputeError, DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import TOKENS, Tokens, batches, inputs_of, logits_of, losses, losses_of
+from learning.models.compiling import uncompiled
 from learning.models.compute import device_of, loss_scale
 from learning.models.device_memory import attempted, halved
 from learning.models.schedules import Schedule
@@ -172,7 +173,8 @@ def _descend(
             if not torch.isfinite(size):
                 raise Diverged(f"Training went to infinity in step {step + 1:,}. Use a smaller learning rate.")
             try:
-                optimiser.step()
+                with uncompiled():
+                    optimiser.step()
             except RuntimeError as error:  # a step that no single-precision number is as large as
                 if "overflow" not in str(error):
                     raise
@@ -217,6 +219,7 @@ def _backward(
     return parts
 
 
+@uncompiled()
 def _optimiser(parameters: list[nn.Parameter], settings: Fit) -> torch.optim.Optimizer:
     if settings.optimiser == "sgd":
         return torch.optim.SGD(

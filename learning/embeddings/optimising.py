@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from learning.models.compiling import uncompiled
+
 HISTORY = 10
 """Steps that L-BFGS remembers."""
 
@@ -36,16 +38,16 @@ def minimise(
     scaled = torch.cat([start[0] * scale[0], (start[1] * scale[1]).reshape(-1)])
     point = torch.nn.Parameter(scaled.double())
     most, done = steps + steps // 4, 0
-    _without_compiler()
-    optimiser = torch.optim.LBFGS(
-        [point],
-        max_iter=steps,
-        max_eval=most,
-        history_size=HISTORY,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=0.0,
-        tolerance_change=0.0,
-    )
+    with uncompiled():
+        optimiser = torch.optim.LBFGS(
+            [point],
+            max_iter=steps,
+            max_eval=most,
+            history_size=HISTORY,
+            line_search_fn="strong_wolfe",
+            tolerance_grad=0.0,
+            tolerance_change=0.0,
+        )
 
     def unpack() -> tuple[Tensor, Tensor]:
         return point[:size].float() / scale[0], point[size:].float().view(shape) / scale[1]
@@ -67,17 +69,6 @@ def minimise(
     optimiser.state.clear()  # else its history stays beside the next fit's until the garbage collector runs
     point.grad = None
     return found
-
-
-def _without_compiler() -> None:
-    """Spare this process torch's compiler: making an optimiser imports it, for two seconds, to say what not to compile.
-
-    torch keeps what the compiler answered in an attribute of the function; where another torch keeps it elsewhere, the
-    compiler is imported as before.
-    """
-    plain = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
-    if plain is not None and not hasattr(plain, "__dynamo_disable"):
-        setattr(plain, "__dynamo_disable", plain)
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from learning.language.generation import Texts, write_whole
 from learning.language.soft_targets import Targets
 from learning.language.speaker import own_logits
 from learning.models.batching import Tokens
+from learning.models.compiling import uncompiled
 from learning.models.compute import device_of
 from learning.models.schedules import Schedule
 
@@ -159,7 +160,8 @@ class _Learning:
         matrices = [each for _, each in named if each.ndim > 1]
         vectors = [each for _, each in named if each.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": settings.decay}, {"params": vectors, "weight_decay": 0.0}]
-        self._optimiser = torch.optim.AdamW([each for each in groups if each["params"]], lr=settings.learning_rate)
+        with uncompiled():
+            self._optimiser = torch.optim.AdamW([each for each in groups if each["params"]], lr=settings.learning_rate)
         self._done, self._best, self._since = 0, 0, 0
         self._losses: dict[str, float] = {}
         self._kept = {name: each.detach().clone() for name, each in student.named_parameters()}
@@ -215,7 +217,8 @@ class _Learning:
         nn.utils.clip_grad_norm_(list(self._trained.values()), _LARGEST_GRADIENT)
         for group in self._optimiser.param_groups:
             group["lr"] = self._settings.learning_rate * factor
-        self._optimiser.step()
+        with uncompiled():
+            self._optimiser.step()
         return losses
 
     def _measured(self) -> dict[str, float]:

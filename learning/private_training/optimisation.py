@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.errors import Diverged
+from learning.models.compiling import uncompiled
 from learning.models.schedules import Schedule
 
 LARGEST = 1e6
@@ -54,15 +55,16 @@ class Training:
         self.steps = steps
         self.done = 0
         self._point = nn.Parameter(start.clone())
-        if settings.optimiser == "adamw":
-            # "foreach" has the bits of the plain loop; "fused" is quicker by far, and has others.
-            self._optimiser: torch.optim.Optimizer = torch.optim.AdamW(
-                [self._point], settings.learning_rate, weight_decay=settings.decay, foreach=True
-            )
-        else:
-            self._optimiser = torch.optim.SGD(
-                [self._point], settings.learning_rate, settings.momentum, weight_decay=settings.decay
-            )
+        with uncompiled():
+            if settings.optimiser == "adamw":
+                # "foreach" has the bits of the plain loop; "fused" is quicker by far, and has others.
+                self._optimiser: torch.optim.Optimizer = torch.optim.AdamW(
+                    [self._point], settings.learning_rate, weight_decay=settings.decay, foreach=True
+                )
+            else:
+                self._optimiser = torch.optim.SGD(
+                    [self._point], settings.learning_rate, settings.momentum, weight_decay=settings.decay
+                )
 
     @property
     def point(self) -> Tensor:
@@ -79,7 +81,8 @@ class Training:
         (group,) = self._optimiser.param_groups
         group["lr"] = settings.learning_rate * settings.schedule.scale(self.done, self.steps)
         self._point.grad = torch.from_numpy(noisy_sum).div_(settings.expected_batch)
-        self._optimiser.step()
+        with uncompiled():
+            self._optimiser.step()
         self._point.grad = None
         self.done += 1
         if not bool((self.point.abs() < LARGEST).all()):

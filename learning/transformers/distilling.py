@@ -34,6 +34,7 @@ from learning.errors import EXHAUSTED, ComputeError, DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, form_of, inputs_of
 from learning.models.checkpoints import ModelError
+from learning.models.compiling import uncompiled
 from learning.models.compute import device_of, loss_scale, moved, passing
 from learning.models.device_memory import attempted
 from learning.models.schedules import Schedule
@@ -169,7 +170,8 @@ def distil(
                     f"Distilling went to infinity in step {step + 1:,} of {steps:,}. Use a smaller learning rate or a "
                     "longer warm-up."
                 )
-            optimiser.step()
+            with uncompiled():
+                optimiser.step()
             step += 1
             if checkpoint is not None and (step == steps or monotonic() - saved >= settings.save_every):
                 write_state(checkpoint / CHECKPOINT, training, parameters, optimiser, step, losses)
@@ -346,6 +348,7 @@ def _shuffled(texts: Iterable[str], size: int, rng: np.random.Generator, count: 
         yield held[place]
 
 
+@uncompiled()
 def _optimiser(parameters: dict[str, nn.Parameter], settings: Distillation) -> torch.optim.AdamW:
     """AdamW, whose decay is for matrices: a bias or a norm's scale is not to shrink."""
     if not parameters:
