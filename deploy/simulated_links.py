@@ -37,6 +37,7 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
 from protos.roster import own_terms
+from protos.steps import parsed
 
 NOISE: Final = frozenset({"noise_multiplier", "noise", "shares", "distribution"})
 """A mechanism's fields on which its bounded sums do not depend."""
@@ -110,6 +111,7 @@ class SimulatedLink:
         except Refusal as refusal:
             raise TrainingError(f"party {self.name} cannot train: {refusal.sentence}") from None
         release = plan_pb2.Release.FromString(bytes.fromhex(job.release))
+        self._forget_steps(release.name)
         self._sums[release.name] = self._bounded(job, release, self._key(run, charge_of(job)), on_percent)
         return Answered(None)
 
@@ -132,7 +134,7 @@ class SimulatedLink:
             yield Answered(noised(rows, answering(message), stream))
 
     def bounded(self, release: str) -> Sum:
-        """The bounded sum, without noise, of a release that was trained under this plan."""
+        """The bounded sum, without noise, of a release that was trained under this plan; of steps, of the last one."""
         return self._sums[release]
 
     async def leave(self) -> Outcome[None]:
@@ -159,6 +161,12 @@ class SimulatedLink:
     def _joined(self) -> Run:
         assert self._run is not None, "join comes first"
         return self._run
+
+    def _forget_steps(self, name: str) -> None:
+        """Forget the sums of other steps of its release, if it is one: each is as large as what is trained."""
+        release, step = parsed(name)
+        if step is not None:
+            self._sums = {each: total for each, total in self._sums.items() if parsed(each)[0] != release}
 
     def _key(self, run: Run, release: plan_pb2.Release) -> str:
         if run.terms.privacy.insecure_reproducible_noise:

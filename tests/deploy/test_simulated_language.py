@@ -85,7 +85,7 @@ def terms(parameters, noise=1.0):
     return plan_pb2.Terms(recipe="distildp", seed=SEED, privacy=privacy, releases=releases, coded=CODED)
 
 
-async def asked(link, terms, folder, start):
+async def asked(link, terms, folder, start, steps=1):
     """Everything of a plan, as a coordinator asks it; the noised answers by their names."""
     vector, tilt = (each.astype("<f4").tobytes() for each in start)
     await link.join("simulated", plan_pb2.Plan(terms=terms), b"")
@@ -96,16 +96,17 @@ async def asked(link, terms, folder, start):
     model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_LORA, longest=LONGEST, rank=2, alpha=4)
     await link.provide("parameters", vector)
     await link.provide("tilt", tilt)
-    step = party_pb2.StepTask(
-        release="steps.0", model=model, parameters_sha256=artefact_digest(vector), tilt_sha256=artefact_digest(tilt),
-        objective=party_pb2.OBJECTIVE_LANGUAGE,
-    )  # fmt: skip
+    step = {
+        "model": model, "parameters_sha256": artefact_digest(vector), "tilt_sha256": artefact_digest(tilt),
+        "objective": party_pb2.OBJECTIVE_LANGUAGE,
+    }  # fmt: skip
+    stepped = [f"steps.{number}" for number in range(steps)]
     tasks = {
         "unigram": {"tokens": party_pb2.TokensTask(release="unigram", model=model)},
         "histogram": {"codes": party_pb2.CodesTask(release="histogram")},
-        "steps.0": {"step": step},
+        **{name: {"step": party_pb2.StepTask(release=name, **step)} for name in stepped},
     }
-    columns = {"unigram": len(start[1]), "histogram": 2, "steps.0": len(start[0])}
+    columns = {"unigram": len(start[1]), "histogram": 2} | dict.fromkeys(stepped, len(start[0]))
     blocks = {}
     for name, task in tasks.items():
         await link.train(party_pb2.TrainRequest(operation_id="o", **task), lambda percent: None)
@@ -130,6 +131,18 @@ def stored(request, name, release, done, tmp_path):
     work(job, lambda percent: None)
     total = load_counts(Path(job.result))
     return total if isinstance(total, np.ndarray) else total.toarray()
+
+
+@pytest.mark.slow
+async def test_a_link_keeps_the_sum_of_one_step_only(request_for, tiny_gpt2, start):
+    """All of a model has as many numbers as the model; kept for every step they would fill the memory."""
+    (link, *_) = ClearShards(request_for).links()
+    blocks = await asked(link, terms(len(start[0])), tiny_gpt2, start, steps=2)
+    assert not np.array_equal(blocks["steps.0"], blocks["steps.1"])
+    assert link.bounded("steps.1").any()
+    assert link.bounded("unigram").sum()
+    with pytest.raises(KeyError):
+        link.bounded("steps.0")
 
 
 @pytest.mark.slow
