@@ -25,8 +25,8 @@ def write_public() -> None:
     """Phrases of the last part of the division, which has more parts than there are parties."""
     from coordinator.systems.registry import read_plan
     from learning.text.source import Source, read
-    from party.config import PartTable
     from party.shard.units import part_of
+    from party.shard_table import PartTable
 
     plan = read_plan(PLAN)
     shards = plan.federation.shards

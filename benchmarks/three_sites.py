@@ -161,8 +161,8 @@ def write_encoder(folder: Path, texts: Sequence[Mapping[str, str]]) -> None:
 def write_sites(folder: Path, notes: Sequence[Mapping[str, str]], networks: Networks) -> None:
     """The federation, and a folder a party with its own notes alone, its keys, its certificates and its file."""
     from coordinator.identity import provisioning
-    from party.config import PartTable
     from party.shard.units import part_of
+    from party.shard_table import PartTable
     from protos.identity.certificates import fingerprint, read_bundle
     from protos.identity.identity import write_private
     from protos.identity.requests import key_pem, make_request, new_keys

@@ -7,9 +7,10 @@ from coordinator.transport.launchers import Looked, PreviewRequest
 from learning.text.words import Vocabulary
 from party.admission.codes import codes_of
 from party.admission.labels import columns_of, targets_of
-from party.config import check_config, located
+from party.config import check_config
 from party.shard.looking import Look, Wanted, look
 from party.shard.routing import Routes, shared
+from party.shard_table import located
 
 
 def looks(request: PreviewRequest) -> Looked:

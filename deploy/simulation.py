@@ -17,10 +17,11 @@ from coordinator.transport.launchers import DocumentsWanted, SimulationRequest, 
 from deploy.simulated_links import SimulatedLink, public_file
 from deploy.simulated_memory import SimulatedMemory
 from party.admission.labels import columns_of, targets_of
-from party.config import PartyConfig, check_config, located
+from party.config import PartyConfig, check_config
 from party.provided.words import vocabulary_in
 from party.shard.counted import counted_units
 from party.shard.reading import Reading
+from party.shard_table import located
 from party.store.keys import insecure_key
 from party.tasks.result import Sum
 from party.tasks.teachers.request import TeachersWork

@@ -101,7 +101,7 @@ def mechanism(plan: TrainedPlan, multiplier: float, parameters: int, steps: int)
 
 def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisation":
     """The optimiser that noisy sums are given to. expected_batch: the public number that a sum is divided by."""
-    from learning.models.schedules import Schedule
+    from learning.models.optimisers import Schedule
     from learning.private_training.optimisation import Optimisation
 
     return Optimisation(

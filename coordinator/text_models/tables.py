@@ -157,7 +157,7 @@ class FineTuneTable(DescentTable):
     def fit(self) -> "Fit":
         """The settings in the form that training takes."""
         from learning.classification.training import Fit
-        from learning.models.schedules import Schedule
+        from learning.models.optimisers import Schedule
 
         return Fit(
             epochs=self.epochs,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.audits.suspects import Coins, Floats, Suspect
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.dp_sgd import train_private
 from learning.private_training.feature_units import INPUT, FeatureUnits
 from learning.private_training.optimisation import Optimisation

@@ -23,7 +23,7 @@ from aggregation.errors import ConclaveError
 from learning.bottleneck.forms import Form, NoisyModel
 from learning.bottleneck.posterior import Posterior, Sample, joined
 from learning.bottleneck.states import TokenStates
-from learning.models.compiling import uncompiled
+from learning.models.optimisers import uncompiled
 
 DECAY: Final = 0.01
 """Weight decay of the form "regularised"; no other has any."""

@@ -17,10 +17,9 @@ from aggregation.errors import ConclaveError
 from learning.errors import EXHAUSTED, ComputeError, DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import TOKENS, Tokens, batches, inputs_of, logits_of, losses, losses_of
-from learning.models.compiling import uncompiled
 from learning.models.compute import device_of, loss_scale
 from learning.models.device_memory import attempted, halved
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule, uncompiled
 
 _GROUP: Final = 50
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from learning.models.compiling import uncompiled
+from learning.models.optimisers import uncompiled
 
 HISTORY = 10
 """Steps that L-BFGS remembers."""

@@ -43,9 +43,8 @@ from learning.language.generation import Texts, write_whole
 from learning.language.soft_targets import Targets
 from learning.language.speaker import own_logits
 from learning.models.batching import Tokens
-from learning.models.compiling import uncompiled
 from learning.models.compute import device_of
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule, uncompiled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

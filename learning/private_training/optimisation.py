@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.errors import Diverged
-from learning.models.compiling import uncompiled
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule, uncompiled
 
 LARGEST = 1e6
 """A parameter of this size or more shows that a training has diverged."""

@@ -34,10 +34,9 @@ from learning.errors import EXHAUSTED, ComputeError, DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, form_of, inputs_of
 from learning.models.checkpoints import ModelError
-from learning.models.compiling import uncompiled
 from learning.models.compute import device_of, loss_scale, moved, passing
 from learning.models.device_memory import attempted
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule, uncompiled
 from learning.transformers.distilling_state import CHECKPOINT, taken_up, write_state
 from learning.transformers.layered_student import check_alike, family_of, pair
 from learning.transformers.losses import (

@@ -7,9 +7,9 @@ from typing import Final
 
 from learning.text.codes import CodeError, Codes
 from learning.text.labelled import LabelMap, LabelMapError
-from party.config import ShardTable, label_map
 from party.releasing.mechanisms import broken
 from party.shard.coded import RowCodes
+from party.shard_table import ShardTable, label_map
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 

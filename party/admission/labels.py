@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from learning.text.labelled import LabelMap, LabelMapError, ScoreRange, TextColumns, TextKind
-from party.config import ShardTable, label_map
 from party.releasing.mechanisms import broken
+from party.shard_table import ShardTable, label_map
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 

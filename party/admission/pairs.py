@@ -5,8 +5,8 @@ No row is read here: only the declarations of the plan and of the administrator 
 
 from typing import Final
 
-from party.config import ShardTable
 from party.releasing.mechanisms import broken
+from party.shard_table import ShardTable
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 

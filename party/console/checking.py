@@ -6,7 +6,7 @@ Nothing is served or charged, and no text of a record is shown. Only the gate th
 from collections.abc import Iterator
 from pathlib import Path
 
-from party.config import PartyConfig, located, read_config, split_address
+from party.config import PartyConfig, read_config, split_address
 from party.console.checks.identity import identity
 from party.console.checks.machine import device, disk, folder, memory, versions
 from party.console.checks.rules import account, peers, policy
@@ -16,6 +16,7 @@ from party.dialling.destination import dialled
 from party.errors import PartyError
 from party.node.serving import check_free
 from party.node.traces import check_traces
+from party.shard_table import located
 from protos.console.checklist import Line, ok, to_do
 from protos.console.mistakes import SettingsError
 from protos.identity.identity import Identity

@@ -22,10 +22,11 @@ from protos.console.explaining import explain
 from protos.console.mistakes import SettingsError
 
 if TYPE_CHECKING:
-    from party.config import PartyConfig, ShardTable
+    from party.config import PartyConfig
     from party.dialling.destination import Destination
     from party.node.lifecycle import ServedNode
     from party.shard.looking import Look
+    from party.shard_table import ShardTable
 
 COMMON_WORDS = 1000
 MOST_LABELS = 20
@@ -253,7 +254,8 @@ def preview(
     """Show which part of the shard would be used. Only reads: serves, sends and writes nothing."""
     import tempfile
 
-    from party.config import located, read_config
+    from party.config import read_config
+    from party.shard_table import located
 
     settings = read_config(config)
     shard = located(settings.shard, config.absolute().parent)

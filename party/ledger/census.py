@@ -15,8 +15,8 @@ from typing import BinaryIO, Final, Literal
 
 from learning.text.source import Document
 from learning.text.words import sentences
-from party.config import ShardTable
 from party.errors import PartyError
+from party.shard_table import ShardTable
 
 TEXT: Final = 0
 USER: Final = 1

@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from learning.errors import ComputeError
-from party.config import PartyConfig, located, split_address
+from party.config import PartyConfig, split_address
 from party.dialling.destination import Destination
 from party.dialling.dialler import Dialler, dialling
 from party.errors import PartyError
@@ -26,6 +26,7 @@ from party.node.metrics import MetricsServer
 from party.node.node import Node
 from party.node.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, listen_here, no_port
 from party.node.traces import located_traces, tracer_of
+from party.shard_table import located
 from party.store.disk import is_full
 from party.store.runs import Runs, private_folder, remove_parts
 from party.store.shelf import Shelf

@@ -10,9 +10,9 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from learning.models.pooling import MARK
-from party.config import LONGEST_CLASS, MOST_CLASSES
 from party.provided.documents import is_number, is_whole, parsed, quoted, written, wrong
 from party.provided.tokenizers import MOST_TOKENS
+from party.shard_table import LONGEST_CLASS, MOST_CLASSES
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -14,10 +14,10 @@ from scipy import sparse
 
 from learning.text.codes import Codes
 from learning.text.source import Document
-from party.config import ShardTable
 from party.errors import ShardError
 from party.shard.reading import Reading
 from party.shard.units import MOST_EXAMPLES
+from party.shard_table import ShardTable
 
 log = logging.getLogger("conclave.party")
 

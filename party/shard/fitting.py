@@ -9,10 +9,10 @@ from pathlib import Path
 from learning.text import documentation
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns, examples
 from learning.text.source import Skipped, first_file
-from party.config import ShardTable
 from party.errors import ShardError
 from party.shard.coded import RowCodes, no_code
 from party.shard.units import units
+from party.shard_table import ShardTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from learning.models.batching import Tokens, encode
 from learning.text.labelled import Example, LabelMap, ScoreRange, TextColumns, examples
 from learning.text.source import Document, Skipped
-from party.config import ShardTable
 from party.errors import ShardError
 from party.ledger.census import Census
 from party.shard.fitting import no_example, reasons
 from party.shard.units import BEYOND_EXAMPLES, MOST_EXAMPLES, units
+from party.shard_table import ShardTable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,10 +8,10 @@ from pathlib import Path
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns, examples, usable
 from learning.text.source import Document, Skipped
 from learning.text.words import tokenize
-from party.config import ShardTable
 from party.errors import EmptyShard
 from party.shard.coded import NO_CODE, RowCodes
 from party.shard.units import Kind, units
+from party.shard_table import ShardTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from learning.text.labelled import TextColumns
 from learning.text.source import Document, Skipped
-from party.config import ShardTable
 from party.ledger.census import Census, written
 from party.shard.units import Kind, Unit, units
+from party.shard_table import ShardTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from learning.text.source import Document, Skipped, Source, records
-from party.config import ShardTable
+from party.shard_table import ShardTable
 
 PartsOf = Callable[[Document], Iterable[int]]
 """A function that returns every part that a document may have something in."""

@@ -29,9 +29,9 @@ from learning.text import labelled
 from learning.text.labelled import TextColumns
 from learning.text.source import Document, Skipped, Source, read, records
 from learning.text.words import sentences
-from party.config import PartTable, ShardTable
 from party.errors import EmptyShard, ShardError
 from party.shard.routing import current
+from party.shard_table import PartTable, ShardTable
 
 log = logging.getLogger("conclave.party")
 

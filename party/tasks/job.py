@@ -12,8 +12,8 @@ from aggregation.errors import ConclaveError
 from learning.errors import FULL, ComputeError
 from learning.models.compute import PROCESSOR, Compute
 from learning.text.source import NOTHING
-from party.config import ShardTable
 from party.shard.reading import Reading
+from party.shard_table import ShardTable
 from party.tasks.result import Sum
 from party.tasks.task import Work, work_of
 from protos.conclave.v1 import plan_pb2

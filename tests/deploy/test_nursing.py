@@ -17,7 +17,8 @@ import pytest
 from deploy.embedded import embedded
 from deploy.nursing import nursery
 from learning.text.words import Vocabulary
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
+from party.shard_table import ShardTable
 from party.tasks.counts.request import CountsWork
 from party.tasks.forked import Forked
 from party.tasks.job import Job

@@ -15,10 +15,11 @@ from deploy.simulation import ClearShards
 from learning.models.adapting import Lora, adapt, flatten
 from learning.models.encoders import language_model
 from learning.text.words import Vocabulary
-from party.config import check_config, located
+from party.config import check_config
 from party.releasing.answers import noised
 from party.releasing.mechanisms import mechanism_of
 from party.shard import plain
+from party.shard_table import located
 from party.store.keys import insecure_key
 from party.tasks.codes.request import CodesWork
 from party.tasks.job import Job

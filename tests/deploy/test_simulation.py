@@ -18,9 +18,10 @@ from deploy.simulation import ClearShards
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
-from party.config import check_config, located
+from party.config import check_config
 from party.releasing.answers import noised
 from party.releasing.mechanisms import mechanism_of
+from party.shard_table import located
 from party.store.keys import insecure_key
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job

@@ -8,7 +8,8 @@ import pytest
 from coordinator.errors import PlanError
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.registry import read_plan, template
-from party.config import ShardTable, located, read_config
+from party.config import read_config
+from party.shard_table import ShardTable, located
 from protos.console.mistakes import SettingsError
 from protos.console.settings import check_settings
 

@@ -14,9 +14,9 @@ from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import from_bytes, to_bytes
 from learning.errors import DataError
 from learning.text.words import Vocabulary
-from party.config import ShardTable
 from party.errors import ShardError
 from party.shard.units import units
+from party.shard_table import ShardTable
 
 ROWS = [{"text": "apple bread cheese.", "who": f"p{n % 2}", "stars": n} for n in range(3)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

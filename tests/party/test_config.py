@@ -2,7 +2,8 @@
 
 import pytest
 
-from party.config import located, read_config
+from party.config import read_config
+from party.shard_table import located
 from protos.console.mistakes import SettingsError
 
 GOOD = """

@@ -9,7 +9,8 @@ from typing import Final
 
 from learning.errors import ComputeError
 from learning.models.machine import processors
-from party.config import PartyConfig, ShardTable
+from party.config import PartyConfig
+from party.shard_table import ShardTable
 from party.tasks.machine import Machine
 from protos import PROTOCOL_VERSION, software_version
 from protos.console.checklist import Line, free_disk, free_memory, ok, size, to_do, warning

@@ -13,8 +13,8 @@ from aggregation.errors import ConclaveError
 from learning.errors import DataError
 from learning.text.codes import MOST_CELLS
 from learning.text.source import Source
-from party.config import ShardTable
 from party.shard.units import source_of
+from party.shard_table import ShardTable
 from protos.console.checklist import Line, ok, to_do, warning
 
 CODED_RECORDS: Final = 10_000

@@ -29,7 +29,6 @@ from learning.models.encoders import classifier, longest, tokens_of
 from learning.models.features import features, head_alone, tokens_held
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns
 from party.admission.labels import columns_of, targets_of
-from party.config import ShardTable
 from party.errors import TrainingError
 from party.shard.labelled import LabelledUnits, labelled_units, tell_if_few
 from party.shard.memory import Memory
@@ -37,6 +36,7 @@ from party.shard.plain import take_census
 from party.shard.public_texts import public_texts
 from party.shard.reading import Reading
 from party.shard.units import slot
+from party.shard_table import ShardTable
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Job, Private
 from party.tasks.ray_tasks import gathered

@@ -12,11 +12,11 @@ from torch import Tensor
 from learning.models.batching import Encoded, encode_documents
 from learning.models.pairs import PairForm, encode_pairs
 from party.admission.codes import codes_of
-from party.config import ShardTable
 from party.errors import TrainingError
 from party.shard.coded import RowCodes
 from party.shard.plain import PlainUnits, plain_units
 from party.shard.reading import Reading
+from party.shard_table import ShardTable
 from party.tasks.text.voice import MOST_TILT
 from protos.conclave.v1 import plan_pb2
 

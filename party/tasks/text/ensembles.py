@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.classification.training import Fit
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from party.tasks.text.request import Descent
 
 

@@ -27,13 +27,13 @@ from learning.private_training.text_units import MOST_EXAMPLES, TextUnits, probe
 from learning.private_training.units import Losses, MicroBatch, Units
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
-from party.config import ShardTable
 from party.errors import TrainingError
 from party.provided.models import put_together, put_tokenizer_together
 from party.shard.labelled import Members, labelled_units, tell_if_few
 from party.shard.plain import PlainUnits, plain_units
 from party.shard.public_texts import public_texts
 from party.shard.reading import Reading
+from party.shard_table import ShardTable
 from party.tasks.text.documents import codes_in, documents, tilt_in
 from party.tasks.text.request import Lesson, TextModel, TokenizerFiles
 from party.tasks.text.trials import try_codes, try_model, try_tokenizer

@@ -13,7 +13,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.said import FreeTexts
 from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import flatten
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.dp_sgd import train_private
 from learning.private_training.optimisation import Optimisation
 from party.provided.written import written

@@ -14,7 +14,7 @@ from coordinator.progress.progress import Silent
 from learning.models.adapting import adapt
 from learning.models.batching import encode_documents, losses
 from learning.models.encoders import language_model
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.dp_sgd import train_private
 from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits

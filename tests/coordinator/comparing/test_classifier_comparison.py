@@ -259,8 +259,9 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from coordinator.transport.launchers import find_launcher
     from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.per_example import PerExample
-    from party.config import check_config, located
+    from party.config import check_config
     from party.shard.reading import Reading
+    from party.shard_table import located
     from party.tasks.text.model import loaded, units_of
     from party.tasks.text.request import Lesson, TextModel
 

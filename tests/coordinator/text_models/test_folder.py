@@ -18,7 +18,7 @@ from learning.models.adapting import adapt, flatten
 from learning.models.batching import encode
 from learning.models.checkpoints import ModelError
 from learning.models.encoders import classifier
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.text.labelled import LabelMap, ScoreRange
 
 TOPICS = LabelMap(("world", "sci/tech", "a `third`"))

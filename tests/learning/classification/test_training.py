@@ -11,7 +11,7 @@ from learning.language.speaker import Speaker
 from learning.models.adapting import adapt
 from learning.models.batching import encode, encode_documents
 from learning.models.encoders import classifier, language_model
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.text.labelled import LabelMap, ScoreRange
 
 SENTIMENT = LabelMap(("negative", "positive"))

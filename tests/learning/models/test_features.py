@@ -8,7 +8,7 @@ from learning.models.adapting import adapt, flatten
 from learning.models.batching import Tokens, encode, inputs_of, logits_of
 from learning.models.encoders import classifier
 from learning.models.features import features, features_apart, head_alone
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.text.labelled import LabelMap
 
 SENTIMENT = LabelMap(("negative", "positive"))

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 import torch
 from learning.models import checkpoints
-from learning.models.compiling import uncompiled
+from learning.models.optimisers import uncompiled
 kinds = {"bert": "classifier", "gpt2": "language model", "t5": "sequence-to-sequence model"}
 kinds["bart"] = kinds["t5"]
 for folder in sys.argv[1:]:

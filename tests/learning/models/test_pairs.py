@@ -10,8 +10,8 @@ from learning.classification.training import Fit, fit
 from learning.models.batching import NOTHING
 from learning.models.checkpoints import ModelError
 from learning.models.encoders import language_model, sequence_model
+from learning.models.optimisers import Schedule
 from learning.models.pairs import PairForm, check_room, encode_inputs, encode_pairs
-from learning.models.schedules import Schedule
 
 FORM = PairForm(" and ", 24, 8, False)
 LONG = "the film was good and " * 9

@@ -20,7 +20,7 @@ from learning.models.agreement import divided
 from learning.models.batching import Tokens, losses
 from learning.models.checkpoints import ModelError
 from learning.models.compute import Compute, running
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training import dp_sgd
 from learning.private_training.clipped_sum import adding, clipped_sum
 from learning.private_training.dp_sgd import noised, train_private

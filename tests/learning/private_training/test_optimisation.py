@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.optimisation import Optimisation, Training
 
 STEPS = 6

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chi2, norm, spearmanr
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.optimisation import Optimisation, Training
 from learning.selection import relevance
 from learning.selection.relevance import (

@@ -7,7 +7,7 @@ import pytest
 from learning.text.codes import LONGEST_TEMPLATE
 from party.admission.admit import admit
 from party.admission.codes import codes_of
-from party.config import ShardTable
+from party.shard_table import ShardTable
 from protos.conclave.v1 import plan_pb2
 from protos.console.mistakes import SettingsError
 from protos.digest import plan_hash

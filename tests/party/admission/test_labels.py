@@ -8,7 +8,7 @@ import pytest
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns
 from party.admission.admit import admit
 from party.admission.labels import columns_of, targets_of
-from party.config import ShardTable
+from party.shard_table import ShardTable
 from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
 from protos.refusal import Reason, Refusal

@@ -14,13 +14,14 @@ from learning.text import source
 from party.admission import needs
 from party.admission.admit import event_of
 from party.admission.needs import Capacity, fits
-from party.config import located, read_config
+from party.config import read_config
 from party.console.checking import check
 from party.console.checks import machine as looks
 from party.console.checks.machine import needed_disk, needed_memory
 from party.console.command import main
 from party.ledger.ledger import Ledger
 from party.shard.units import source_of
+from party.shard_table import located
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import State
 from protos.identity import validity

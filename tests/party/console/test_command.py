@@ -145,7 +145,7 @@ def test_a_verb_that_is_not_there(capsys):
 
 def test_a_bug_is_one_sentence_and_its_trace_a_private_file(party_file, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("party.config.located", lambda *_: 1 / 0)
+    monkeypatch.setattr("party.shard_table.located", lambda *_: 1 / 0)
     assert main(["preview", "--config", str(party_file())]) == 1
     error = said(capsys).err
     assert "This is a bug in Conclave (ZeroDivisionError)" in error

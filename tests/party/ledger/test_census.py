@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learning.text.words import Vocabulary
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import PartyError
 from party.ledger import census
+from party.shard_table import ShardTable
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job
 from party.tasks.process import attempt

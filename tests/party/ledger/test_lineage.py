@@ -14,7 +14,6 @@ from dp_accounting import GaussianDpEvent, get_epsilon_gaussian
 
 from aggregation.accounting.price import LifetimeFilter
 from learning.text.source import NOTHING
-from party.config import ShardTable
 from party.errors import PartyError
 from party.ledger.accounts import open_account
 from party.ledger.budget import statements
@@ -22,6 +21,7 @@ from party.ledger.ledger import Ledger
 from party.ledger.protection import Protection
 from party.shard.counted import take_census
 from party.shard.reading import Reading
+from party.shard_table import ShardTable
 from party.tasks import process
 from party.tasks.result import load_counts
 from protos.refusal import Reason, Refusal

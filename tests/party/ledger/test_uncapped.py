@@ -11,7 +11,6 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, SelfComposedDpEven
 
 from aggregation.accounting.events import to_json as event_json
 from learning.text.source import Document
-from party.config import ShardTable
 from party.console.command import main
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
@@ -21,6 +20,7 @@ from party.ledger.census import written
 from party.ledger.ledger import Ledger
 from party.ledger.protection import Protection
 from party.node.metrics import Metrics
+from party.shard_table import ShardTable
 from protos.conclave.v1 import plan_pb2
 from protos.identity.certificates import Role
 from protos.identity.identity import self_made

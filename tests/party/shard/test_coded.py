@@ -9,7 +9,6 @@ from scipy import sparse
 
 from aggregation.mechanisms.counts import CountsMechanism
 from learning.models.batching import encode_documents
-from party.config import ShardTable
 from party.ledger.census import TEXT, chunks
 from party.shard import coded as coded_module
 from party.shard.coded import coded_units, counted
@@ -17,6 +16,7 @@ from party.shard.labelled import MOST_EXAMPLES
 from party.shard.plain import plain_units
 from party.shard.reading import Reading
 from party.shard.units import units
+from party.shard_table import ShardTable
 from party.tasks.text.documents import codes_in
 
 ROWS = (

@@ -18,12 +18,12 @@ from learning.models.batching import encode
 from learning.text.labelled import LabelMap, TextColumns
 from learning.text.table import MAXIMUM_CELL
 from learning.text.words import Vocabulary
-from party.config import ShardTable
 from party.releasing.mechanisms import answering
 from party.shard.counted import counted_units
 from party.shard.labelled import labelled_units
 from party.shard.reading import Reading
 from party.shard.units import MOST_CHARACTERS, units
+from party.shard_table import ShardTable
 from party.tasks.counts.request import CountsWork
 from party.tasks.counts.training import cooccurrence
 from party.tasks.moments.request import MomentsWork

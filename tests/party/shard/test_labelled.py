@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from learning.text.labelled import LabelError, LabelMap, LabelMapError, ScoreRange, TextColumns
 from learning.text.source import NOTHING
-from party.config import PartTable, PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import ShardError
 from party.ledger.census import written
 from party.node.training import Training
 from party.shard.labelled import TokenRows, labelled_units, tell_if_few
 from party.shard.units import BEYOND_EXAMPLES
+from party.shard_table import PartTable, ShardTable
 from party.tasks import process
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Failure, Job

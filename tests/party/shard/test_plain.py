@@ -10,12 +10,13 @@ import pytest
 from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.batching import encode
 from learning.private_training.clipped_sum import clipped_sum
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import ShardError
 from party.ledger.census import TEXT, chunks
 from party.shard import plain
 from party.shard.plain import plain_units, take_census
 from party.shard.units import MOST_EXAMPLES
+from party.shard_table import ShardTable
 from party.tasks.job import Job
 from party.tasks.text.model import loaded, units_of
 from party.tasks.text.request import Descent, Lesson, TextModel

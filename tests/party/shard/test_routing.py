@@ -5,8 +5,8 @@ import json
 import pytest
 
 from learning.text import source as reading
-from party.config import PartTable, ShardTable
 from party.shard import routing, units
+from party.shard_table import PartTable, ShardTable
 
 ROWS = [{"text": f"First thing {n}. Second thing {n % 5}.", "owner": f"o{n % 40}", "id": f"r{n}"} for n in range(120)]
 TABLES = {

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from learning.errors import DataError
 from learning.text.labelled import TextColumns
 from learning.text.source import Skipped
-from party.config import PartTable, ShardTable
 from party.errors import ShardError
 from party.shard.units import part_of, slot, units
+from party.shard_table import PartTable, ShardTable
 
 
 def written(folder, rows):

@@ -17,7 +17,8 @@ from learning.models.compute import PROCESSOR, Compute, running
 from learning.models.device_memory import attempted
 from learning.models.encoders import classifier, language_model
 from learning.text.labelled import LabelMap
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
+from party.shard_table import ShardTable
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Failure, Job
 from party.tasks.language_teachers.request import LanguageTeachersWork

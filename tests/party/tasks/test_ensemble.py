@@ -19,9 +19,10 @@ from learning.models.batching import encode
 from learning.models.encoders import classifier
 from learning.text.labelled import LabelMap
 from party.admission.labels import columns_of, targets_of
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import TrainingError
 from party.shard.units import slot
+from party.shard_table import ShardTable
 from party.tasks.ensemble import training
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Job

@@ -174,7 +174,7 @@ async def test_without_codes_a_step_learns_whole_texts_and_sentences_too(speaker
 
 @pytest.mark.slow
 async def test_a_language_model_of_one_party_has_codes_and_a_tilt_too(speaker, spoken, descent, start, films):
-    from learning.models.schedules import Schedule
+    from learning.models.optimisers import Schedule
     from learning.private_training.dp_sgd import train_private
     from learning.private_training.optimisation import Optimisation
 

@@ -22,14 +22,15 @@ from learning.language.speaker import Speaker
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode_documents
 from learning.models.encoders import language_model
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.swing.answers import cells_kept, differences_of_texts
 from party.admission.admit import event_of
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.ledger.accounts import read_account
 from party.releasing.mechanisms import mechanism_of
 from party.shard.memory import Memory
 from party.shard.units import slot
+from party.shard_table import ShardTable
 from party.store.keys import insecure_key
 from party.tasks.job import Job
 from party.tasks.language_teachers import training

@@ -18,13 +18,14 @@ from learning.language.generation import Texts
 from learning.language.speaker import Speaker
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.encoders import speaking_model
+from learning.models.optimisers import Schedule
 from learning.models.pairs import PairForm, encode_pairs
-from learning.models.schedules import Schedule
 from learning.swing.answers import cells_kept, differences_of_texts
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.ledger.accounts import read_account
 from party.shard.memory import Memory
 from party.shard.units import slot
+from party.shard_table import ShardTable
 from party.tasks.job import Job
 from party.tasks.language_teachers import training
 from party.tasks.language_teachers.request import LanguageTeachersWork

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from learning.text.words import Vocabulary
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
+from party.shard_table import ShardTable
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Failure, Job
 from party.tasks.pool import Pool

@@ -18,9 +18,10 @@ from aggregation.mechanisms.vectors import VectorMechanism
 from learning.embeddings.cooccurrence import pair_counts, unit_counts
 from learning.embeddings.moments import Directions, contribute
 from learning.text.words import Vocabulary, tokenize
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import ShardError, TrainingError
 from party.node.training import Training
+from party.shard_table import ShardTable
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job
 from party.tasks.moments.request import MomentsWork

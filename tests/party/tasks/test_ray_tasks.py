@@ -10,8 +10,9 @@ import pytest
 
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
-from party.config import PartyConfig, PolicyTable, ShardTable
+from party.config import PartyConfig, PolicyTable
 from party.errors import TrainingError
+from party.shard_table import ShardTable
 from party.tasks import ray_tasks
 from party.tasks.job import Job, Spread
 from party.tasks.process import attempt

@@ -20,8 +20,9 @@ from learning.bottleneck.forms import Form, NoisyModel
 from learning.bottleneck.posterior import LOG_VARIANCES
 from learning.models.batching import Tokens
 from learning.noisy_vectors.projection import Projection
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import TrainingError
+from party.shard_table import ShardTable
 from party.tasks.job import Job
 from party.tasks.samples import training
 from party.tasks.samples.choosing import chosen

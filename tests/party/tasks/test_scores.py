@@ -12,7 +12,7 @@ from learning.classification.training import predict, probabilities
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode, losses
 from learning.models.encoders import classifier
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.dp_sgd import train_private
 from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits

@@ -11,10 +11,11 @@ from scipy import sparse
 from learning.embeddings.teachers import hidden_states, votes_of
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
-from party.config import PolicyTable, ShardTable
+from party.config import PolicyTable
 from party.errors import TrainingError
 from party.releasing.mechanisms import mechanism_of
 from party.shard.units import slot
+from party.shard_table import ShardTable
 from party.tasks.job import Job
 from party.tasks.process import attempt, work
 from party.tasks.result import load_counts

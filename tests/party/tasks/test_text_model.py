@@ -14,7 +14,7 @@ from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode, encode_documents, losses
 from learning.models.encoders import classifier, language_model
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 from learning.private_training.dp_sgd import train_private
 from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits

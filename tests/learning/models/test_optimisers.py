@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregation.errors import ConclaveError
-from learning.models.schedules import Schedule
+from learning.models.optimisers import Schedule
 
 KINDS = st.sampled_from(["linear", "cosine", "constant"])
 

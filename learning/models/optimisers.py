@@ -1,10 +1,23 @@
-"""Learning rate schedules: each step's learning rate as a share of the highest."""
+"""Optimisers: schedules of their learning rate, and their steps without torch's compiler.
+
+The compiler takes a second to import, and nothing here uses it. Importing this needs no torch.
+"""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from aggregation.errors import ConclaveError
+from aggregation.imports import later
+
+
+def _no_break() -> None:
+    """Where the compiler would end one of its graphs, there is none."""
+
+
+_ASKED: Final[dict[str, dict[str, object]]] = {"torch._dynamo": {"graph_break": _no_break}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +50,19 @@ class Schedule:
         if self.kind == "linear":
             return 1 - done
         return (1 + math.cos(math.pi * done)) / 2 if self.kind == "cosine" else 1.0
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """A context in which making an optimiser and taking its steps do not import the compiler.
+
+    torch keeps what the compiler answered in an attribute of the function; where another torch keeps it elsewhere, the
+    compiler is imported as before.
+    """
+    import torch
+
+    plain = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
+    if plain is not None and not hasattr(plain, "__dynamo_disable"):
+        setattr(plain, "__dynamo_disable", plain)
+    with later(_ASKED):
+        yield
