@@ -200,13 +200,13 @@ def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder:
     Raises `ModelError` for a model that still has adapters in it (see `learning.models.adapting.merged`), or is not
     finite.
     """
+    from transformers import modeling_utils
+
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             raise ModelError("The model still has its adapters. Merge them before it is saved.")
         if not torch.isfinite(parameter).all():
             raise ModelError(f"The model's {name} hold NaN or infinity. Train it again with a smaller learning rate.")
-    from transformers import modeling_utils
-
     on = model.device
     with alone, _quiet(), held(modeling_utils, "unwrap_model", _itself), later(_ASKED_AT_SAVING):
         torch.nn.Module.to(model, "cpu")
