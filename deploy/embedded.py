@@ -14,6 +14,7 @@ from typing import Any, Final
 import psutil
 
 from deploy.launching import QUIET, LaunchError, environment, read_token, terminated_as_before
+from protos.processes import lives
 
 OBJECT_STORE: Final = 80 * 1024 * 1024
 LONGEST_TEMPORARY: Final = 8
@@ -123,13 +124,5 @@ def sweep(place: Path, prefix: str) -> None:
     for folder in place.glob(f"{prefix}*-*"):
         owner = folder.name.removeprefix(prefix).split("-")[0]
         with contextlib.suppress(OSError):
-            if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(owner)):
+            if owner.isdigit() and folder.stat().st_uid == os.getuid() and not lives(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True

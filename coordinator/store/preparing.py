@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.errors import RunError
+from coordinator.store.machine import this_host
 from coordinator.store.private_files import home, write_whole
-from coordinator.store.processes import alive, this_host
+from protos.processes import lives
 
 _FOLDER: Final = "preparing"
 
@@ -50,7 +51,7 @@ def announcement(wanted: str) -> Announced | None:
         try:
             kept = json.loads(path.read_bytes())
             folder, began, here = str(kept["folder"]), float(kept["began"]), kept["host"] == this_host()
-            gone = here and not alive(int(kept["process"]))
+            gone = here and not lives(int(kept["process"]))
         except (OSError, ValueError, KeyError, TypeError):  # it was just removed, or is not ours
             continue
         if gone:  # its process was killed

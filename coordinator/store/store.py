@@ -26,9 +26,10 @@ from coordinator.reading import shown
 from coordinator.store import output
 from coordinator.store.block_files import packed, unpacked
 from coordinator.store.faults import broken, damaged, go_on, made_in, sound, written
+from coordinator.store.machine import this_host
 from coordinator.store.private_files import private_file, private_folder, write_whole
-from coordinator.store.processes import alive, this_host
 from coordinator.store.versions import bring_up_to_date
+from protos.processes import lives
 
 _RUN: Final = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -163,7 +164,7 @@ class RunStore:
         """Which process drives the run now, in words; None where none does, or where its driver is gone."""
         with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT host, process, expires FROM lease").fetchone()
-            if row is None or row[2] < time.time() or (row[0] == this_host() and not alive(row[1])):
+            if row is None or row[2] < time.time() or (row[0] == this_host() and not lives(row[1])):
                 return None
             return f"process {row[1]} on {shown(row[0].split(' ')[0])}"
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from protos.processes import lives
+
 FILE: Final = "heartbeat.json"
 PERIOD: Final = 5.0
 """Seconds between two beats."""
@@ -65,7 +67,7 @@ def look(home: Path) -> Health:
         draining = bool(said["draining"])
     except (OSError, ValueError, KeyError, TypeError):
         return Health(up=False, state="not running")
-    if not _lives(process):
+    if not lives(process):
         return Health(up=False, state="not running")
     seconds = round(time.monotonic() - at, 1)
     if not 0 <= seconds <= STALE:
@@ -88,13 +90,3 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
         file.write(content)
     part.replace(path)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -63,6 +63,19 @@ def test_a_killed_driver_is_followed_at_once_and_one_that_hangs_when_its_lease_r
     assert other.renew(10.0)
 
 
+def test_a_killed_driver_is_followed_though_its_parent_has_not_asked_how_it_ended(store):
+    child = os.fork()
+    if child == 0:
+        RunStore(store.folder).take("killed", 1000.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        assert store.status() == "resumable"
+        store.take("next", 1000.0)
+    finally:
+        os.waitpid(child, 0)
+
+
 def test_a_driver_that_was_overtaken_writes_nothing_more(store):
     store.take("first", -1.0)
     other = RunStore(store.folder)

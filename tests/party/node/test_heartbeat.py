@@ -80,8 +80,10 @@ def test_a_node_whose_loop_stands_still_hangs(tmp_path):
 
 def test_what_a_killed_node_left_says_nothing(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     left(tmp_path, process=child.pid)
+    assert look(tmp_path).state == "not running", "its parent has not asked how it ended"
+    child.wait()
     assert look(tmp_path).state == "not running"
 
 

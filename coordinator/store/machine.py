@@ -1,6 +1,5 @@
-"""Processes of this machine, as one that died is told from one that lives."""
+"""The machine that a run's driver is on."""
 
-import os
 import socket
 from pathlib import Path
 
@@ -12,14 +11,3 @@ def this_host() -> str:
         return f"{socket.gethostname()} {boot.read_text().strip()}"
     except OSError:
         return socket.gethostname()
-
-
-def alive(process: int) -> bool:
-    """Whether a process of this machine is there."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
