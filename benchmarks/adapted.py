@@ -139,7 +139,7 @@ def main() -> None:
                 print(cell.name, flush=True)
                 with computing(options.device, options.precision):
                     found = filled(cell, options.device, options.precision)
-                made = asdict(cell) | found | {"device": options.device or "cpu"}
+                made = asdict(cell) | found | {"device": options.device or "cpu", "precision": options.precision}
                 with alone(WORK / "results.lock"):
                     kept.write_text(json.dumps(dict(sorted({**read(kept), cell.name: made}.items())), indent=1) + "\n")
                 shutil.rmtree(WORK / cell.name)

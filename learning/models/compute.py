@@ -203,9 +203,9 @@ def passing(device: "torch.device") -> AbstractContextManager[object]:
     found = _current.get()
     if found is None or found.precision == "float32":
         return nullcontext()
-    import torch
+    from learning.models.reduced import reduced
 
-    return torch.autocast(device.type, dtype=found.dtype)
+    return reduced(device.type, found.dtype)
 
 
 @contextmanager

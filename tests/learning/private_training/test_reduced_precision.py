@@ -10,6 +10,7 @@ from transformers.pytorch_utils import Conv1D
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism, fine_levels
 from learning.models.batching import Tokens, losses
 from learning.models.compute import SCALE, Compute, loss_scale, passing, running
+from learning.models.reduced import reduced
 from learning.private_training import per_example
 from learning.private_training.clipped_sum import clipped_sum
 from learning.private_training.per_example import PerExample
@@ -156,6 +157,31 @@ def test_one_unit_moves_a_sum_by_the_clip_at_most(precision):
             np.testing.assert_allclose(whole - without, alone, atol=1e-14)
     plain = summed(model, ROWS, LABELS, everyone)
     assert 0 < np.linalg.norm(whole - plain) < 0.1 * np.linalg.norm(plain)  # it was another precision, and near
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_a_batch_without_padding_goes_the_way_of_one_with_it(precision):
+    """Attention of the first needs no mask; a unit has the same bits in both, so that several go together."""
+    model, found = small(), []
+    model.set_attn_implementation("eager")  # as models are loaded
+    for lengths in ([8, 8, 8, 8], [8, 5, 6, 7]):
+        rows = [Tokens(np.arange(1, 1 + each, dtype=np.int32), each) for each in lengths]
+        units, gradients = TextUnits(model.config, rows, LABELS[:4], tokens_at_once=64), PerExample(model)
+        (batch,) = units.micro_batches(np.arange(4))
+        with running(Compute("cpu", precision)), gradients.recording(4, scale=loss_scale()):
+            (losses(model, batch.inputs, batch.labels).sum() * loss_scale()).backward()
+        found.append([each[list(batch.inputs["input_ids"][:, 7] != 0).index(True)] for each in gradients.recorded()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("softmax", [torch.softmax, torch.Tensor.softmax, nn.functional.softmax, torch.log_softmax])
+def test_softmax_is_in_single_precision_and_products_are_not(softmax):
+    values = torch.randn(4, 4)
+    with reduced("cpu", torch.bfloat16):
+        product = values @ values
+        assert product.dtype == torch.bfloat16
+        assert torch.equal(softmax(product, dim=-1), softmax(product.float(), -1))
+    assert softmax(product, -1).dtype == torch.bfloat16  # and not after it
 
 
 @pytest.mark.slow
