@@ -1,7 +1,7 @@
 """Private training on a device: beside plain training and Opacus there, in float32 and in bfloat16, with peak memory.
 
     python benchmarks/devices.py [--device cuda] [--precision float32 --precision bfloat16] [--rounds 2] [--texts 64]
-        [--only minilm-lora] [--attention eager] [--out benchmarks/results/devices.json]
+        [--only minilm-lora --only minilm-full] [--attention eager] [--out benchmarks/results/devices.json]
 
 The packaged MiniLM (22.7M parameters) as a classifier and a GPT-2 of the usual size and architecture (124M, parameters
 made up) as a language model, each by its head (a classifier's), by low-rank adapters, and whole. A step is `--texts`
@@ -120,7 +120,9 @@ def main():
     parser.add_argument("--precision", choices=PRECISIONS, action="append", default=None)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--texts", type=int, default=64)
-    parser.add_argument("--only", choices=[f"{name}-{how}" for name, hows in HOWS.items() for how in hows])
+    parser.add_argument(
+        "--only", choices=[f"{name}-{how}" for name, hows in HOWS.items() for how in hows], action="append"
+    )
     parser.add_argument("--attention", choices=["eager", "sdpa"], default="eager")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -134,7 +136,7 @@ def main():
     places = dict(zip(asked.precision, there, strict=True))
     rows, failures = [], 0
     for name, how in ((name, how) for name, hows in HOWS.items() for how in hows):
-        if asked.only not in (None, f"{name}-{how}"):
+        if asked.only and f"{name}-{how}" not in asked.only:
             continue
         found = measured(name, how, asked)
         for precision, place in places.items():
