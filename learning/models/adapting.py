@@ -3,6 +3,8 @@ layers, or all of them.
 """
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from learning.models import pooling
 from learning.models.checkpoints import ModelError
 from learning.models.seeded import draw
+from learning.text.hub import held
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,6 +25,7 @@ ADAPTERS: Final = ("lora", "lora-all")
 """The ways that train low-rank adapters."""
 
 _ADAPTER: Final = "private"
+_CLUSTERS: Final = "_torch_supports_distributed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,18 @@ def _inside(model: "PreTrainedModel") -> str:
     return "" if alone else f"{model.base_model_prefix}."
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A context in which the adapters' library does not ask whether a weight is spread over a cluster.
+
+    It asks by a name that is there only where somebody has imported torch's clusters (`learning.models.library`).
+    """
+    from peft.tuners import tuners_utils
+
+    with held(tuners_utils, _CLUSTERS, False) if hasattr(tuners_utils, _CLUSTERS) else nullcontext():
+        yield
+
+
 def _inject(model: "PreTrainedModel", lora: Lora, seed: int, *, everywhere: bool) -> None:
     from peft import LoraConfig, inject_adapter_in_model
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
@@ -164,7 +180,8 @@ def _inject(model: "PreTrainedModel", lora: Lora, seed: int, *, everywhere: bool
         target_modules=found,
         fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in found),
     )
-    inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    with _alone():
+        inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
             draw(name, parameter, seed, bound=parameter.shape[1] ** -0.5)

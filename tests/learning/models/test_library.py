@@ -44,6 +44,21 @@ import torch._dynamo, torch.distributed.tensor, scipy.optimize
 print(torch._dynamo.is_compiling(), torch.distributed.tensor.DTensor.__name__)
 print(scipy.optimize.linear_sum_assignment([[1.0]])[0].tolist())
 """
+ADAPTED = """
+import sys
+import torch
+from learning.models import checkpoints
+from learning.models.adapting import adapt, flatten
+for folder in sys.argv[1:]:
+    config = checkpoints.config_of(folder)
+    kind = {"bert": "classifier", "gpt2": "language model"}.get(config.model_type, "sequence-to-sequence model")
+    for how in ("lora", "lora-all"):
+        torch.manual_seed(1)
+        model = checkpoints.load(folder, kind, config).model
+        adapt(model, how, seed=0)
+        print(folder, how, flatten(model).double().square().sum().item().hex())
+print("torch.distributed.tensor" in sys.modules)
+"""
 PLAIN = "import transformers.modeling_utils, transformers.generation\n"
 BROKEN = """
 from contextlib import contextmanager
@@ -78,3 +93,12 @@ def test_models_are_the_same_without_a_compiler_and_clusters_which_others_find(
     assert (others, found) == ("False DTensor", "[0]")
     assert ours == said(PLAIN + USED, *folders)
     assert ours == said(BROKEN + USED, *folders)
+
+
+def test_adapters_are_the_same_where_clusters_were_never_imported(tiny_bert, tiny_gpt2, tiny_sequence) -> None:
+    """Whatever a test before this one imported, for it has a process of its own."""
+    folders = (tiny_bert, tiny_gpt2, tiny_sequence("t5"), tiny_sequence("bart"))
+    *ours, imported = said(ADAPTED, *folders)
+    assert (len(ours), imported) == (8, "False")
+    *plain, imported = said("import torch.distributed.tensor\n" + PLAIN + ADAPTED, *folders)
+    assert (ours, imported) == (plain, "True")
