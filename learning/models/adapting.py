@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch import Tensor, nn
 
-from learning.models import pooling
+from learning.models import checkpoints, pooling
 from learning.models.checkpoints import ModelError
 from learning.models.seeded import draw
 from learning.text.hub import held
@@ -134,14 +134,15 @@ def _inside(model: "PreTrainedModel") -> str:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """A context in which the adapters' library does not ask whether a weight is spread over a cluster.
+def _unspread() -> Iterator[None]:
+    """A context in which the adapters' library does not ask whether a weight is spread over a cluster; nobody
+    else loads a model meanwhile.
 
     It asks by a name that is there only where somebody has imported torch's clusters (`learning.models.library`).
     """
     from peft.tuners import tuners_utils
 
-    with held(tuners_utils, _CLUSTERS, False) if hasattr(tuners_utils, _CLUSTERS) else nullcontext():
+    with checkpoints.alone, held(tuners_utils, _CLUSTERS, False) if hasattr(tuners_utils, _CLUSTERS) else nullcontext():
         yield
 
 
@@ -180,7 +181,7 @@ def _inject(model: "PreTrainedModel", lora: Lora, seed: int, *, everywhere: bool
         target_modules=found,
         fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in found),
     )
-    with _alone():
+    with _unspread():
         inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
