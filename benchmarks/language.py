@@ -5,23 +5,26 @@
 Models of random weights: a tiny one (2 layers, width 64, 1,024 tokens) and one of 4 layers, width 256 and 8,192 tokens;
 texts of 128 tokens at most, drawn among the 50 most probable with top-p 0.9. Writing: tokens a second beside
 `model.generate` one text at a time, which makes a sixteenth of the texts. Learning: tokens a second of a student with
-half the layers, from stored targets beside a teacher that says them again in every pass. All in turns, in one run;
-seconds are of the processor, which other programs change less than the clock. benchmarks/results/language.json.
+half the layers, from stored targets beside a teacher that says them again in every pass, and beside four teachers, one
+of each party, whose mean is taken (the paper's form). All in turns, in one run; seconds are of the processor, which
+other programs change less than the clock. benchmarks/results/language.json.
 """
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SIZES = {"tiny": (2, 64, 1024), "small": (4, 256, 8192)}
 LOOP = 16
+TEACHERS = 4
+"""Of as many parties: the paper's form, beside the one that all parties train together."""
 
 
 def main() -> None:
@@ -76,7 +79,7 @@ def measured(layers: int, width: int, tokens: int, texts: int, rounds: int) -> d
         return count
 
     writing: dict[str, list[float]] = {"batched": [], "looped": []}
-    learning: dict[str, list[float]] = {"stored": [], "live": []}
+    learning: dict[str, list[float]] = {"stored": [], "live": [], "live of several": []}
     with tempfile.TemporaryDirectory() as place:
         for number in range(rounds):
             base = Path(place) / str(number)
@@ -88,38 +91,44 @@ def measured(layers: int, width: int, tokens: int, texts: int, rounds: int) -> d
             before = openings[: len(made)]
             targets = graded([speaker], made, [before], top=64, temperature=1.0, folder=base / "targets")
             student = make_student(model, layers // 2, "spread")
-            (base / "stored").mkdir()
-            (base / "live").mkdir()
+            for name in learning:
+                (base / name).mkdir()
 
             def learned(given: Any, name: str, base: Path = base, made: Any = made, student: Any = student) -> int:
                 distil(student, made, openings, given, settings, seed=0, checkpoint=base / name)
                 return len(made.ids)
 
-            learning["stored"].append(
-                timed(lambda targets=targets, learned=learned: learned(targets, "stored"), int)[0]
-            )
-            live = Live(speaker, made, before, replace(targets, ids=targets.ids))
-            learning["live"].append(timed(lambda live=live, learned=learned: learned(live, "live"), int)[0])
+            given = {
+                "stored": targets,
+                "live": Live([speaker], made, before, targets),
+                "live of several": Live([speaker] * TEACHERS, made, before, targets),
+            }
+            for name, each in given.items():
+                learning[name].append(timed(lambda name=name, each=each, learned=learned: learned(each, name), int)[0])
         bytes_a_token = float(np.float64(targets.bytes) / targets.tokens)
     return {
         "writing": told(writing, "batched", "looped"),
         "learning": told(learning, "stored", "live") | {"bytes_a_token": bytes_a_token},
+        "learning of several": told(learning, "stored", "live of several"),
     }
 
 
 class Live:
-    """Targets that the teacher says anew whenever they are asked for, text by text in one batch of 32."""
+    """Targets that the teachers say anew whenever they are asked for, the mean of all of them."""
 
-    def __init__(self, speaker: Any, texts: Any, openings: list[list[int]], stored: Any) -> None:
-        self._speaker, self._texts, self._openings, self._stored = speaker, texts, openings, stored
+    def __init__(self, speakers: list[Any], texts: Any, openings: list[list[int]], stored: Any) -> None:
+        self._speakers, self._texts, self._openings = speakers, texts, openings
         self.stops, self.temperature, self.hidden, self.ids = stored.stops, stored.temperature, None, stored.ids
 
+    def heeded(self, places: list[int]) -> None:
+        """All that is said is heeded."""
+
     def several(self, places: list[int]) -> Any:
-        """What the teacher says of some texts, read together."""
+        """What the teachers say of some texts, read together: the best tokens and their log-probabilities."""
         import numpy as np
         import torch
 
-        from learning.language.speaker import own
+        from learning.language.speaker import own_logits
         from learning.models.batching import Tokens
 
         rows = [
@@ -129,11 +138,13 @@ class Live:
             )
             for each in places
         ]
+        mean: Any = None
         with torch.inference_mode():
-            logits = self._speaker.logits(rows)[:, :-1]
-            said = self._speaker.log_probabilities(logits[own(rows, logits.shape[1] + 1)])
-        best, ids = said.topk(self._stored.ids.shape[1], dim=-1)
-        return ids, best
+            for speaker in self._speakers:
+                said = speaker.log_probabilities(own_logits(speaker.model, rows)[0])
+                mean = said if mean is None else torch.logaddexp(mean, said)
+        best, ids = mean.topk(self.ids.shape[1], dim=-1)
+        return ids, best - math.log(len(self._speakers))
 
 
 def timed(work: Callable[[], Any], count: Callable[[Any], int]) -> tuple[float, Any]:
@@ -146,7 +157,7 @@ def timed(work: Callable[[], Any], count: Callable[[Any], int]) -> tuple[float, 
 def told(speeds: dict[str, list[float]], one: str, other: str) -> dict[str, float]:
     """Medians of both ways and of the rounds' ratios."""
     ratios = [each / beside for each, beside in zip(speeds[one], speeds[other], strict=True)]
-    return {name: statistics.median(each) for name, each in speeds.items()} | {"ratio": statistics.median(ratios)}
+    return {name: statistics.median(speeds[name]) for name in (one, other)} | {"ratio": statistics.median(ratios)}
 
 
 if __name__ == "__main__":
