@@ -109,7 +109,7 @@ def films(folder: Path) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    from transformers import BertConfig, BertModel, BertTokenizerFast  # type: ignore[attr-defined]  # made when asked
 
     (folder / "plan.toml").write_text(FILMS)
     rng = np.random.default_rng(0)
@@ -120,13 +120,13 @@ def films(folder: Path) -> None:
             rows.append(json.dumps({"text": " ".join(words), "stars": number % 2}) + "\n")
         (folder / f"{name}.jsonl").write_text("".join(rows))
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    words = {word: place for place, word in enumerate((*special, *GOOD, *BAD, *OTHER))}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    numbers = {word: place for place, word in enumerate((*special, *GOOD, *BAD, *OTHER))}
+    tokenizer = Tokenizer(WordLevel(numbers, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     BertTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / "encoder")
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        vocab_size=len(numbers), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=32, initializer_range=0.2,
     )  # fmt: skip
     BertModel(config).save_pretrained(folder / "encoder")

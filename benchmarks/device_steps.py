@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from placing import placed
@@ -92,7 +92,7 @@ def timed(asked: argparse.Namespace, multiple: int, tokens: int) -> dict[str, An
         counted["micro_batches"] += 1
         return record(*given)
 
-    sums._record = recorded
+    sums._record = cast(Any, recorded)
     rng, seconds = np.random.default_rng(0), []
     total = partial(sums.clipped_sum, gradients, losses=losses, mechanism=mechanism)
     try:

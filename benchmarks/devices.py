@@ -35,7 +35,8 @@ def gpt2(device, attention):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation=attention)
+    config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    config._attn_implementation = attention
     if device == "cpu":
         config.n_layer, config.vocab_size, config.bos_token_id, config.eos_token_id = 2, 8192, 1, 2
     return GPT2LMHeadModel(config)
@@ -129,7 +130,8 @@ def main():
     asked = parser.parse_args()
     asked.precision = asked.precision or ["float32", "bfloat16"]
     if asked.worker:
-        worker(*asked.worker, asked)
+        name, how = asked.worker
+        worker(name, how, asked)
         return 0
     if not (there := placed(asked.device, asked.precision)):
         return 0

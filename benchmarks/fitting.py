@@ -183,7 +183,8 @@ def main() -> None:
     (given.out / "fitting.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     _draw(curves, floor, pairs, given.out)
     print(f"{'':24}{'seconds':>10}{'perplexity':>18}{'WordSim':>18}   (unigram {floor:.1f})")
-    for name, summary in result["summary"].items():
+    for name, runs in curves.items():
+        summary = _summary(runs)
         best = min(summary, key=lambda point: point["perplexity"][0])
         similar = "-" if best["wordsim"] is None else "{:.2f} ± {:.2f}".format(*best["wordsim"])
         print(f"{name:24}{best['seconds'][0]:>10.1f}{'{:.1f} ± {:.1f}'.format(*best['perplexity']):>18}{similar:>18}")

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from federated_plan import federated_plan
 
@@ -197,7 +197,7 @@ def of_adapters(plan: Path, folder: Path, forecast: dict[str, Any], watch: Watch
     from coordinator.text_models import forecast as text_models
 
     read = read_plan(plan)
-    public = prepared(read, folder, folder / "cache").public
+    public = cast(Any, prepared(read, folder, folder / "cache")).public
     looked, _ = text_models.trained_sums(read)
     pace = pace_of(public.model, text_models.lengths_of(read, public), trained=True, sample=text_models.sampled(read))
     reading = text_models.READ_SECONDS * text_models.declared(read)

@@ -71,7 +71,7 @@ async def asked(address: str, until: asyncio.Event) -> list[float]:
     """Milliseconds of one health check after the other until told to stop."""
     times = []
     async with grpc.aio.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         await stub.Check(health_pb2.HealthCheckRequest())
         while not until.is_set():
             began = time.perf_counter()

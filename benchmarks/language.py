@@ -114,14 +114,13 @@ def measured(layers: int, width: int, tokens: int, texts: int, rounds: int) -> d
 
 
 class Live:
-    """Targets that the teachers say anew whenever they are asked for, the mean of all of them."""
+    """Stored targets of which the teachers say the best tokens anew whenever they are asked for, the mean of all."""
 
     def __init__(self, speakers: list[Any], texts: Any, openings: list[list[int]], stored: Any) -> None:
-        self._speakers, self._texts, self._openings = speakers, texts, openings
-        self.stops, self.temperature, self.hidden, self.ids = stored.stops, stored.temperature, None, stored.ids
+        self._speakers, self._texts, self._openings, self._stored = speakers, texts, openings, stored
 
-    def heeded(self, places: list[int]) -> None:
-        """All that is said is heeded."""
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stored, name)
 
     def several(self, places: list[int]) -> Any:
         """What the teachers say of some texts, read together: the best tokens and their log-probabilities."""

@@ -64,7 +64,7 @@ def cluster(folder: Path, machines: Sequence[str] = MACHINES) -> Iterator[str]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    family = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
+    family: list[Any] = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
     for each in (*family, process):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()

@@ -38,9 +38,8 @@ sys.path.insert(0, str(ROOT))
 from secure_run import environment  # noqa: E402
 
 if TYPE_CHECKING:
-    from coordinator.plan.plan import Plan
+    from coordinator.systems.dped.plan import DpedPlan
     from coordinator.systems.dped.public import Public
-    from coordinator.systems.registry import plan_of
     from party.tasks.job import Job
 
 NODES_A_PROCESS = 8
@@ -108,7 +107,7 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     from coordinator.transport.launchers import PartyAddress
     from protos.digest import plan_hash
 
-    plan = plan_of(asked)
+    plan = asked_plan(asked)
     public = made_up_public(plan.vocabulary.size, asked["queries"])
     priced = price_of(plan, public)
     run_id = f"load-{time.monotonic_ns()}"
@@ -174,12 +173,12 @@ def made_up_public(words: int, queries: int) -> "Public":
     )
 
 
-def plan_of(asked: dict[str, Any]) -> "Plan":
+def asked_plan(asked: dict[str, Any]) -> "DpedPlan":
     """The plan of a run over so many parties."""
-    from coordinator.systems.registry import plan_of
+    from coordinator.systems.dped.plan import DpedPlan
 
     parties = [{"name": name, "address": address} for name, address in asked["addresses"].items()]
-    return plan_of(
+    return DpedPlan.model_validate(
         {
             "run": {"name": "load", "recipe": "dped", "seed": 3},
             "privacy": {"epsilon": 8.0, "delta": 1e-6, "trust": asked["trust"]},
@@ -210,7 +209,7 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
     told = provisioning.authority_fingerprint(federation)
     names = [f"party-{number:02}" for number in range(1, count + 1)]
     tables: dict[str, dict[str, Any]] = {}
-    keys = {}
+    signing: dict[str, str] = {}
     for number, name in enumerate(names):
         keys = new_keys()
         bundle, private = provisioning.vouched(federation, name, make_request(name, *keys)), key_pem(*keys)
@@ -225,9 +224,9 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
             "identity": {"certificate": f"{name}.pem", "key": f"{name}.key", "authority": told},
             "limits": {} if rate is None else {"queries_per_second": rate},
         }
-        keys[name] = fingerprint(read_bundle(bundle, name).signing)
+        signing[name] = fingerprint(read_bundle(bundle, name).signing)
     for name, table in tables.items():
-        table["peers"] = {other: key for other, key in keys.items() if other != name}
+        table["peers"] = {other: key for other, key in signing.items() if other != name}
     addresses = {}
     with ExitStack() as stack:
         for first in range(0, count, NODES_A_PROCESS):
@@ -263,7 +262,7 @@ async def host(listed: Path) -> None:
     nodes = []
     for name, each in json.loads(listed.read_text()).items():
         nodes.append(await start(check_config(each, name), base=listed.parent, quiet=True))
-    print(json.dumps({node.name: node.address for node in nodes}), flush=True)
+    print(json.dumps({node.config.name: node.address for node in nodes}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await asyncio.gather(*(node.stop() for node in nodes))
 

@@ -23,6 +23,7 @@ import tracemalloc
 from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -158,7 +159,7 @@ def summed(parties, cells, dropouts, losses):
         (said,) = meter.said(name, lambda name=name: begin(name))
         meter.heard(lambda said, name: server.advertised(Advertisement.decode(said, name)), said, name)
     shown = meter.heard(lambda: server.roster().encode())
-    read = Roster.decode
+    read: Any = Roster.decode
     if drawn(context):
         lose("open")
         round_of(read, lambda said, name: server.opened(Opening.decode(said, name)), Participant.open, shown)

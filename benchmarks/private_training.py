@@ -26,6 +26,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 WAYS = ("plain", "conclave", "opacus-ghost", "opacus-hooks")
 MODELS = {"minilm": ("head", "lora", "full"), "gpt2": ("lora", "full")}
@@ -51,8 +52,9 @@ def model_of(name, how):
         torch.manual_seed(0)
         config = GPT2Config(
             vocab_size=8192, n_positions=256, n_embd=256, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=2,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager",
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         )  # fmt: skip
+        config._attn_implementation = "eager"
         model = GPT2LMHeadModel(config)
     adapt(model, how, seed=0, lora=Lora(8, 16.0))
     return model.train()
@@ -214,11 +216,11 @@ def worker(name, how, way, device):
     for _ in range(2 if device == "cpu" else 5):
         if device != "cpu":
             torch.cuda.synchronize()
-        began = time.perf_counter(), time.process_time()
+        begins = time.perf_counter(), time.process_time()
         work.step()
         if device != "cpu":
             torch.cuda.synchronize()
-        seconds.append(time.process_time() - began[1] if device == "cpu" else time.perf_counter() - began[0])
+        seconds.append(time.process_time() - begins[1] if device == "cpu" else time.perf_counter() - begins[0])
     peak = (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
         if device == "cpu"
@@ -260,10 +262,12 @@ def main():
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker and asked.batch:
-        one_step(*asked.worker[:2], asked.batch)
+        name, how, _ = asked.worker
+        one_step(name, how, asked.batch)
         return 0
     if asked.worker:
-        worker(*asked.worker, asked.device)
+        name, how, way = asked.worker
+        worker(name, how, way, asked.device)
         return 0
     if asked.batch:
         return _large(asked)
@@ -283,7 +287,7 @@ def main():
                         failures += way == "conclave"
                         continue
                     runs[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
-            row = {"model": name, "trained": how}
+            row: dict[str, Any] = {"model": name, "trained": how}
             for way, measured in runs.items():
                 good = [each for each in measured if "why" not in each]
                 row[way] = (

@@ -42,7 +42,7 @@ def timed(owner, name):
         finally:
             spent[0] += time.monotonic() - begun
     setattr(owner, name, outer)
-for name in ("_claim", "_join", "_leave", "_answered", "_reserve", "_mask"):
+for name in ("claim", "join", "leave", "answered", "reserve", "mask"):
     timed(Ledger, name)
 for name in ("keep_block", "keep_operation"):
     timed(Run, name)
@@ -121,7 +121,7 @@ def resuming(folder: Path, rows_a_block: int) -> dict[str, float]:
         for number in range(ANSWERS // rows_a_block):
             store.put_block("answers", number, number * rows_a_block, (number + 1) * rows_a_block, block)
     else:  # a file each would measure the file system: here the rows of the journal alone
-        with store._transaction() as sql:
+        with store.transaction() as sql:
             sql.executemany(
                 "INSERT INTO blocks VALUES ('answers', ?, ?, ?, '', '', 0)", ((n, n, n + 1) for n in range(ANSWERS))
             )

@@ -16,6 +16,7 @@ import platform
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -45,6 +46,8 @@ def seconds(work):
 
 class Way:
     """One way to draw: `make` gives an object with `fill` and `total_variation`; a value is the sum of `draws`."""
+
+    sampler: Any
 
     def __init__(self, noise, way, make, draws=1):
         self.noise, self.way, self.draws, self.times = noise, way, draws, []
@@ -89,10 +92,15 @@ class SkellamWay:
         out[:] = self.noise.sample(out.shape, stream)
 
 
+def uncached(cached: Any) -> Any:
+    """A function that keeps what it made, without what it kept."""
+    return cached.__wrapped__
+
+
 def ways(sigma):
     for name, law in LAWS.items():
         if sigma <= LARGEST_TABLE:
-            yield Way(name, "table", lambda law=law: law._table.__wrapped__(sigma))
+            yield Way(name, "table", lambda law=law: uncached(law._table)(sigma))
         if sigma >= FEWEST:  # of a rounded Gaussian below the longest table: its time alone, the proof asks for more
             yield Way(name, "bins", lambda law=law: of_mass(sigma, lambda k: law._mass(sigma, k)))
     if sigma**2 <= MOST_PARTS * LARGEST_SKELLAM:
@@ -102,7 +110,7 @@ def ways(sigma):
     if 1 < draws <= MOST_DRAWS:
         each = sigma / math.sqrt(draws)
         yield Way(
-            "rounded Gaussian", f"sum of {draws:,} tables", lambda: rounded_gaussian._table.__wrapped__(each), draws
+            "rounded Gaussian", f"sum of {draws:,} tables", lambda: uncached(rounded_gaussian._table)(each), draws
         )
 
 

@@ -120,17 +120,17 @@ def serving(folder: Path, names: list[str]) -> Iterator[dict[str, str]]:
     federation = folder / "federation"
     provisioning.make(federation, "coordinator.example")
     told = provisioning.authority_fingerprint(federation)
-    keys = {}
+    signing: dict[str, str] = {}
     for name in names:
         keys = new_keys()
         bundle, private = provisioning.vouched(federation, name, make_request(name, *keys)), key_pem(*keys)
         (folder / f"{name}.pem").write_bytes(bundle)
         write_private(folder / f"{name}.key", private)
-        keys[name] = fingerprint(read_bundle(bundle, name).signing)
+        signing[name] = fingerprint(read_bundle(bundle, name).signing)
     with ExitStack() as stack:
         nodes = {}
         for number, name in enumerate(names):
-            pins = "".join(f'{other} = "{key}"\n' for other, key in keys.items() if other != name)
+            pins = "".join(f'{other} = "{key}"\n' for other, key in signing.items() if other != name)
             part = f"{{ parts = {len(names)}, part = {number} }}"
             (folder / f"{name}.toml").write_text(
                 f'name = "{name}"\nlisten = "127.0.0.1:0"\n'

@@ -336,7 +336,8 @@ def _stages(folder: Path) -> tuple[dict[str, float | None], int | None]:
     with contextlib.closing(sqlite3.connect(folder / "run.sqlite")) as found:
         rows = found.execute("SELECT name, started, finished, result FROM stages ORDER BY rowid").fetchall()
     seconds = {name: None if end is None else round(end - start, 3) for name, start, end, _ in rows}
-    sent = [json.loads(result)["bytes"] for *_, result in rows if result and "bytes" in json.loads(result)]
+    told = [json.loads(result) or {} for *_, result in rows if result]
+    sent = [each["bytes"] for each in told if "bytes" in each]
     return seconds, sent[-1] if sent else None
 
 
