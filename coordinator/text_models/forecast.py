@@ -35,6 +35,10 @@ NODE_BYTES = 40
 USUAL_UNITS = 10_000
 """Units of a party, where the plan does not give their number."""
 
+LOGITS = 12
+"""Arrays of a micro-batch's logits that take as much memory as learning a language model does. It holds four at once,
+and the others lie free between blocks of other sizes (`learning.language.memory`).
+"""
 READ_SECONDS = 3e-5
 """Seconds of a core to read a row, to see whose it is, and to tokenise it where it is a party's own."""
 TRAINED, MEASURED = 3, 0.5

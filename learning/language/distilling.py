@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.errors import Diverged
 from learning.language.generation import Texts, write_whole
+from learning.language.memory import freed_is_kept
 from learning.language.soft_targets import Targets
 from learning.language.speaker import own_logits
 from learning.models.batching import Tokens
@@ -128,7 +129,9 @@ def distil(
     own_places = np.setdiff1d(np.arange(len(texts)), heldout)
     if not len(own_places):
         raise ConclaveError(f"{len(texts):,} texts are too few to learn from and to hold some out.", code="C204")
-    return _Learning(student, texts, openings, targets, settings, seed, checkpoint, own_places, heldout).run(on_step)
+    learning = _Learning(student, texts, openings, targets, settings, seed, checkpoint, own_places, heldout)
+    with freed_is_kept():
+        return learning.run(on_step)
 
 
 class _Learning:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
+from learning.language.memory import freed_is_kept
 from learning.language.speaker import Speaker
 from learning.models.batching import Tokens, inputs_of
 from learning.models.compute import device_of, passing
@@ -237,7 +238,7 @@ def _written(
     lengths = torch.full((count,), sampling.longest)
     rows = torch.arange(count)  # which text each row of what is kept belongs to
     going = torch.ones(count, dtype=torch.bool)
-    with torch.inference_mode(), passing(device):
+    with torch.inference_mode(), passing(device), freed_is_kept():
         reading = (_Paired if getattr(model.config, "is_encoder_decoder", False) else _Alone)(model, read)
         logits = reading.begun()
         for step in range(sampling.longest):

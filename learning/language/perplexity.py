@@ -7,12 +7,13 @@ from typing import Final
 
 import torch
 
+from learning.language.memory import freed_is_kept
 from learning.language.speaker import Speaker, own
 from learning.models.batching import Tokens, batches
 
 LARGEST: Final = 1e300
 """The largest perplexity that is told: JSON has no infinity."""
-_TOKENS: Final = 4096
+_TOKENS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,10 @@ def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Seque
     """The perplexity of texts under a speaker, or under the mean of what several say. A row's own text begins at
     `Tokens.second`; before it is its opening. cells: the control code of each, as of `Speaker`.
 
-    Memory: each one's log-probabilities of 4,096 tokens, [tokens, vocabulary].
+    Memory: each one's log-probabilities of 1,024 tokens, [tokens, vocabulary].
     """
     nats, tokens = 0.0, 0
-    with torch.inference_mode():
+    with torch.inference_mode(), freed_is_kept():
         for places in batches(rows, _TOKENS):
             some = [rows[place] for place in places]
             of = None if cells is None else torch.tensor([cells[place] for place in places])[:, None]

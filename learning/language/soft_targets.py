@@ -21,6 +21,7 @@ from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.language.generation import Texts, write_whole
+from learning.language.memory import freed_is_kept
 from learning.language.speaker import Speaker, own_logits
 from learning.models.batching import Tokens, batches
 from learning.models.encoders import digest
@@ -31,7 +32,7 @@ STEP: Final = RANGE / LARGEST_CODE
 SMALLEST: Final = math.exp(-RANGE)
 _BLOCK: Final = 256
 """Texts that are graded, stored and marked together."""
-_TOKENS: Final = 4096
+_TOKENS: Final = 1024
 _PLACES: Final = 1024
 """Places whose mean over teachers is taken together."""
 _ABOUT: Final = "about.json"
@@ -112,7 +113,7 @@ def graded(
     where it is None, and else that of the student. protect: what is done to the mean of a text's places before the best
     are taken: of log-probabilities [length, tokens], and a label that no other text and no other grading has, such
     again; its `repr` tells what it does. folder: for what is kept; what is there of the same grading is kept. Memory:
-    of one batch the distributions of 4,096 tokens; the rest is on disk. Raises `ConclaveError` where there is no text,
+    of one batch the distributions of 1,024 tokens; the rest is on disk. Raises `ConclaveError` where there is no text,
     `top` is more than the tokens, or temperatures are of other texts or not above 0.
     """
     sizes = {each.model.config.vocab_size for each in speakers}
@@ -139,30 +140,31 @@ def graded(
     ids = _kept(folder / "ids", kind, (count, top))
     codes = _kept(folder / "codes", np.uint16, (count, top))
     states = _kept(folder / "hidden", np.float16, (count, width)) if hidden else None
-    for start in range(done, len(texts), _BLOCK):
-        block = range(start, min(start + _BLOCK, len(texts)))
-        for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
-            some = [block[int(place)] for place in places]
-            asked_of = temperature if temperatures is None else _several(temperatures, texts.stops, some)[:, None]
-            said, held = _said(speakers, texts, openings, after, some, asked_of, hidden)
-            if protect is not None:
-                parts = torch.split(said, [len(texts[place]) for place in some])
-                said = torch.cat([protect(part, f"{name}/{each}") for part, each in zip(parts, some, strict=True)])
-            best, named = said.topk(top, dim=-1)
-            coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
-            begin = 0
-            for place in some:
-                part = slice(int(texts.stops[place]), int(texts.stops[place + 1]))
-                rows = slice(begin, begin + part.stop - part.start)
-                ids[part], codes[part] = named[rows].numpy().astype(kind), coded[rows]
-                if states is not None and held is not None:
-                    states[part] = held[rows].numpy().astype(np.float16)
-                begin = rows.stop
-        for each in (ids, codes, states):
-            if each is not None:
-                each.flush()
-        write_whole(folder / _DONE, json.dumps(block.stop).encode())
-        progress(block.stop, len(texts))
+    with freed_is_kept():
+        for start in range(done, len(texts), _BLOCK):
+            block = range(start, min(start + _BLOCK, len(texts)))
+            for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
+                some = [block[int(place)] for place in places]
+                asked_of = temperature if temperatures is None else _several(temperatures, texts.stops, some)[:, None]
+                said, held = _said(speakers, texts, openings, after, some, asked_of, hidden)
+                if protect is not None:
+                    parts = torch.split(said, [len(texts[place]) for place in some])
+                    said = torch.cat([protect(part, f"{name}/{each}") for part, each in zip(parts, some, strict=True)])
+                best, named = said.topk(top, dim=-1)
+                coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
+                begin = 0
+                for place in some:
+                    part = slice(int(texts.stops[place]), int(texts.stops[place + 1]))
+                    rows = slice(begin, begin + part.stop - part.start)
+                    ids[part], codes[part] = named[rows].numpy().astype(kind), coded[rows]
+                    if states is not None and held is not None:
+                        states[part] = held[rows].numpy().astype(np.float16)
+                    begin = rows.stop
+            for each in (ids, codes, states):
+                if each is not None:
+                    each.flush()
+            write_whole(folder / _DONE, json.dumps(block.stop).encode())
+            progress(block.stop, len(texts))
     return Targets(ids, codes, states, texts.stops, temperature)
 
 

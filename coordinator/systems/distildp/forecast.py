@@ -88,7 +88,7 @@ def memory(recipe: DistilDp, priced: PricedPlan[DistilDpPlan]) -> dict[str, int]
     student = 5 * text_models.model_bytes(public) * 4
     said_here = sum(release.rows * release.columns for release in priced.releases if release.form == Form.SAID)
     held = len(plan.federation.names) * HELD_BYTES * said_here
-    found["coordinator"] += max(kept, 4 * logits + student, held)
+    found["coordinator"] += max(kept, text_models.LOGITS * logits + student, held)
     found["party training"] += said + (GRADED_BYTES * said_here + kept if said_here else 0)
     return found
 

@@ -89,7 +89,7 @@ def memory(recipe: Swing, priced: PricedPlan[SwingPlan]) -> dict[str, int]:
     found = text_models.memory(priced, public)
     cells = release.rows * release.columns
     logits = 4 * public.tokens * public.longest * plan.distil.micro_batch
-    found["coordinator"] += 4 * logits + 20 * text_models.model_bytes(public) + 24 * cells
+    found["coordinator"] += text_models.LOGITS * logits + 20 * text_models.model_bytes(public) + 24 * cells
     found["party node"] += text_models.NODE_BYTES * cells
     found["party training"] += HELD_BYTES * cells * plan.teachers.per_party + 16 * 4096 * public.tokens
     return found
