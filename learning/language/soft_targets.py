@@ -92,6 +92,7 @@ class Targets:
         return torch.from_numpy(self.hidden[part].astype(np.float32))
 
 
+@freed_is_kept()
 def graded(
     speakers: Sequence[Speaker],
     texts: Texts,
@@ -140,31 +141,30 @@ def graded(
     ids = _kept(folder / "ids", kind, (count, top))
     codes = _kept(folder / "codes", np.uint16, (count, top))
     states = _kept(folder / "hidden", np.float16, (count, width)) if hidden else None
-    with freed_is_kept():
-        for start in range(done, len(texts), _BLOCK):
-            block = range(start, min(start + _BLOCK, len(texts)))
-            for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
-                some = [block[int(place)] for place in places]
-                asked_of = temperature if temperatures is None else _several(temperatures, texts.stops, some)[:, None]
-                said, held = _said(speakers, texts, openings, after, some, asked_of, hidden)
-                if protect is not None:
-                    parts = torch.split(said, [len(texts[place]) for place in some])
-                    said = torch.cat([protect(part, f"{name}/{each}") for part, each in zip(parts, some, strict=True)])
-                best, named = said.topk(top, dim=-1)
-                coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
-                begin = 0
-                for place in some:
-                    part = slice(int(texts.stops[place]), int(texts.stops[place + 1]))
-                    rows = slice(begin, begin + part.stop - part.start)
-                    ids[part], codes[part] = named[rows].numpy().astype(kind), coded[rows]
-                    if states is not None and held is not None:
-                        states[part] = held[rows].numpy().astype(np.float16)
-                    begin = rows.stop
-            for each in (ids, codes, states):
-                if each is not None:
-                    each.flush()
-            write_whole(folder / _DONE, json.dumps(block.stop).encode())
-            progress(block.stop, len(texts))
+    for start in range(done, len(texts), _BLOCK):
+        block = range(start, min(start + _BLOCK, len(texts)))
+        for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
+            some = [block[int(place)] for place in places]
+            asked_of = temperature if temperatures is None else _several(temperatures, texts.stops, some)[:, None]
+            said, held = _said(speakers, texts, openings, after, some, asked_of, hidden)
+            if protect is not None:
+                parts = torch.split(said, [len(texts[place]) for place in some])
+                said = torch.cat([protect(part, f"{name}/{each}") for part, each in zip(parts, some, strict=True)])
+            best, named = said.topk(top, dim=-1)
+            coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
+            begin = 0
+            for place in some:
+                part = slice(int(texts.stops[place]), int(texts.stops[place + 1]))
+                rows = slice(begin, begin + part.stop - part.start)
+                ids[part], codes[part] = named[rows].numpy().astype(kind), coded[rows]
+                if states is not None and held is not None:
+                    states[part] = held[rows].numpy().astype(np.float16)
+                begin = rows.stop
+        for each in (ids, codes, states):
+            if each is not None:
+                each.flush()
+        write_whole(folder / _DONE, json.dumps(block.stop).encode())
+        progress(block.stop, len(texts))
     return Targets(ids, codes, states, texts.stops, temperature)
 
 
