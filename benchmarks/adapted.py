@@ -237,7 +237,7 @@ def private(plan: "ClassifierPlan", shards: "Simulation", folder: Path, cache: P
 
     recipe: Any = prepared(plan, PLAN.parent, cache)
     with driven(recipe, shards, Silent(), PLAN.parent, folder) as run:
-        student = recipe.student(run.content, run.priced, run.present, run.store)
+        student = recipe.student(run.content, run.priced, run.present, run.store, Silent())
         (*_, last) = run.priced.releases
         return {
             "paid": run.priced.guarantee.epsilon,

@@ -81,7 +81,7 @@ def student(adapt: str, steps: int, batch: int, device: str, precision: str) -> 
         shards = find_launcher("ray").simulate(simulation(plan, parties, PLAN.parent, Path(folder) / "parties"))
         recipe: Any = prepared(plan, PLAN.parent, home() / "cache")
         with driven(recipe, shards, Silent(), PLAN.parent) as run:
-            found = recipe.student(run.content, run.priced, run.present, run.store)
+            found = recipe.student(run.content, run.priced, run.present, run.store, Silent())
             return {
                 "start": np.asarray(recipe.public.start, np.float64),
                 "point": np.asarray(descended(plan, recipe.public, run.store), np.float64),

@@ -1,6 +1,6 @@
 """Pairs of an input and an answer in a plan of swing distillation, and what a model writes as answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -95,9 +95,14 @@ def heldout_rows(public: "PublicLanguage") -> "list[Tokens]":
     return encode_documents(public.tokenizer, texts, longest=public.longest, codes=[None] * len(texts)).rows
 
 
-def answers_rouge(public: "PublicLanguage", speakers: "Sequence[Speaker]") -> Mapping[str, float]:
+def answers_rouge(
+    public: "PublicLanguage",
+    speakers: "Sequence[Speaker]",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Mapping[str, float]:
     """ROUGE of the answers that models write to the first `MOST_WRITTEN` public inputs, the likeliest token each time:
     `rouge_1`, `rouge_2`, `rouge_l`, means over models, and `written`, how many answers of each. Empty for single texts.
+    progress: is told of each model how many answers of how many it has written.
     """
     import numpy as np
 
@@ -115,8 +120,15 @@ def answers_rouge(public: "PublicLanguage", speakers: "Sequence[Speaker]") -> Ma
         with TemporaryDirectory() as folder:
             settings = Sampling(longest=form.answer, top_k=1, batch=64)
             written = generate(
-                speaker, before, settings, end=public.end, seed=0, folder=Path(folder), known=known
-            )  # nothing is drawn
+                speaker,
+                before,
+                settings,
+                end=public.end,
+                seed=0,  # nothing is drawn
+                folder=Path(folder),
+                known=known,
+                progress=progress,
+            )
         said = [public.tokenizer.decode(ids, skip_special_tokens=True) for ids in written]
         found.append(rouge([str(each) for each in said], real))
     means = {

@@ -121,7 +121,7 @@ class Drive:
         content = self._learned(sizes)
         audit = self._audited()
         with self._stage("evaluate") as result:
-            student = self.recipe.student(content, self.priced, sizes, store)
+            student = self.recipe.student(content, self.priced, sizes, store, self.progress)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
             if (unshown := shown(student, self.priced, sizes, store)) is not None:
                 self.progress.say(f"  {unshown}")

@@ -55,7 +55,9 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
         """
         ...
 
-    def student(self, content: bytes, priced: PricedPlan[Any], present: dict[str, int], store: RunStore) -> Student:
+    def student(
+        self, content: bytes, priced: PricedPlan[Any], present: dict[str, int], store: RunStore, progress: Progress
+    ) -> Student:
         """The student with these parameters, measured on public data."""
         ...
 

@@ -140,7 +140,8 @@ async def _steps(
             request.step.parameters_sha256 = artefact_digest(start)
             if plan.OBJECTIVE != party_pb2.OBJECTIVE_LABELS:
                 request.step.objective, request.step.tilt_sha256 = plan.OBJECTIVE, tilt
-            await federation.train(request, doing="training", then="training")
+            then = "training" if number + 1 < release.steps else "trained"
+            await federation.train(request, doing="training", then=then)
 
         if plan.privacy.trust == "secure-sum":
             present = await federation.sum_securely(one, priced.binding.terms, 1, store, before=train)

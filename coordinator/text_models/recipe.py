@@ -6,6 +6,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from coordinator.errors import PlanError
 from coordinator.pricing.release import PricedPlan, Release
+from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.text_models.federated_training import descent_event, descent_releases
 from coordinator.text_models.plan import ClassifierPlan
@@ -33,11 +34,16 @@ class TextRecipe:
         return []
 
     def student(
-        self, content: bytes, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore
+        self,
+        content: bytes,
+        priced: PricedPlan[ClassifierPlan],
+        present: dict[str, int],
+        store: RunStore,
+        progress: Progress,
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 
-        return student_of(self.plan, self.read, load(content)["point"])
+        return student_of(self.plan, self.read, load(content)["point"], progress=progress)
 
     @property
     def read(self) -> PublicText:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from coordinator.page.exhibits import Calibration, Dots, Exhibit, Matrix, Passage, Passages, Sure, shortened
 from coordinator.plan.named import named
+from coordinator.progress.measuring import Measuring
+from coordinator.progress.progress import Progress, Silent
 from coordinator.publishing.report import Statement, markdown
 from coordinator.publishing.verdict import headline
 from coordinator.text_models import folder as classifier_folder
@@ -56,11 +58,15 @@ class PublishedClassifier:
 
 
 def student_of(
-    plan: ClassifierPlan, public: PublicText, point: NDArray[np.float32], made: Made | None = None
+    plan: ClassifierPlan,
+    public: PublicText,
+    point: NDArray[np.float32],
+    made: Made | None = None,
+    progress: Progress | None = None,
 ) -> PublishedClassifier:
     """The public model with these trained parameters [parameters], measured where there is public text.
 
-    made: how it was made, where it was distilled.
+    made: how it was made, where it was distilled. progress: is told of both measurements, of the start and the student.
     """
     import torch
 
@@ -69,14 +75,14 @@ def student_of(
 
     model, targets = public.model, plan.text.targets
     measures: ClassifierMeasures | RegressionMeasures | None = None
-    scores, free = None, {}
+    scores, free, told = None, {}, Measuring(progress or Silent(), times=2).told
     if public.heldout:
         rows = heldout_rows(plan, public)
         unflatten(model, torch.from_numpy(public.start))
-        free = _free(plan, public, measured(plan, public, predict(model, rows)))
+        free = _free(plan, public, measured(plan, public, predict(model, rows, progress=told)))
     unflatten(model, torch.from_numpy(point))
     if public.heldout:
-        said = predict(model, rows)
+        said = predict(model, rows, progress=told)
         measures = measured(plan, public, said)
         if not isinstance(targets, LabelMap):
             truth = np.array([each.target for each in public.heldout], np.float64)

@@ -108,15 +108,20 @@ def fit_head(
     _descend(head, of, [1] * len(vectors), settings, rng, None)
 
 
-def predict(model: nn.Module, rows: Sequence[Tokens], tokens: int = TOKENS) -> NDArray[np.float32]:
+def predict(
+    model: nn.Module,
+    rows: Sequence[Tokens],
+    tokens: int = TOKENS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> NDArray[np.float32]:
     """A model's output on examples: logits [examples, classes], or a regression's standard scores [examples, 1].
 
     It runs in batches of similar length, at most `tokens` tokens at a time. The other examples change an output by
-    rounding only.
+    rounding only. progress: is told how many examples of how many are through.
     """
     found: list[NDArray[np.float32]] = []
     order: list[NDArray[np.int64]] = []
-    config = _config(model)
+    config, met = _config(model), 0
     model.eval()
 
     def of(places: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -126,6 +131,8 @@ def predict(model: nn.Module, rows: Sequence[Tokens], tokens: int = TOKENS) -> N
         for places, logits in halved(batches(rows, tokens), of):
             found.append(logits)
             order.append(places)
+            met += len(places)
+            progress(met, len(rows))
     if not found:
         return np.empty((0, getattr(config, "num_labels", 1)), np.float32)
     answers = np.empty((len(rows), found[0].shape[1]), np.float32)

@@ -1,7 +1,7 @@
 """How surprised a speaker is by texts: the perplexity of a token, its own text alone, openings left out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +24,19 @@ class Perplexity:
     tokens: int
 
 
-def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Sequence[int] | None = None) -> Perplexity:
+def perplexity(
+    speakers: Sequence[Speaker],
+    rows: Sequence[Tokens],
+    cells: Sequence[int] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Perplexity:
     """The perplexity of texts under a speaker, or under the mean of what several say. A row's own text begins at
-    `Tokens.second`; before it is its opening. cells: the control code of each, as of `Speaker`.
+    `Tokens.second`; before it is its opening. cells: the control code of each, as of `Speaker`. progress: is told how
+    many texts of how many are measured.
 
     Memory: each one's log-probabilities of 1,024 tokens, [tokens, vocabulary].
     """
-    nats, tokens = 0.0, 0
+    nats, tokens, met = 0.0, 0, 0
     with torch.inference_mode(), freed_is_kept():
         for places in batches(rows, _TOKENS):
             some = [rows[place] for place in places]
@@ -44,9 +50,11 @@ def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Seque
             for place, row in enumerate(some):
                 skipped = row.begins - 1 if paired else 0  # a decoder's first token stands for the opening
                 ids[place, : len(row) - skipped] = torch.from_numpy(row.ids[skipped:].astype("int64"))
-            met = said.gather(2, ids[:, 1:, None].to(said.device))[..., 0][mask]
-            nats -= float(met.double().sum())
+            found = said.gather(2, ids[:, 1:, None].to(said.device))[..., 0][mask]
+            nats -= float(found.double().sum())
             tokens += int(mask.sum())
+            met += len(some)
+            progress(met, len(rows))
     if not tokens:
         return Perplexity(LARGEST, 0)
     mean = nats / tokens

@@ -77,7 +77,7 @@ def _private(data: LanguageData, epsilon: float, *, distil: Mapping[str, Any] | 
     with driven(recipe, data.shards, data.progress, data.base, folder) as run:
         other = DistilDp(changed(plan, {"distil": distil or {}}, epsilon=epsilon), data.public)
         content = other.learn(run.priced, run.present, run.store, data.progress)
-        found = other.student(content, run.priced, run.present, run.store)
+        found = other.student(content, run.priced, run.present, run.store, data.progress)
         coded = plan.codes is not None and plan.codes.student
         notes = _noise(run.priced) | {"texts": float(len(found.texts))} | _copies(data, found.texts)
         return Outcome(Measured((Speaker(found.model),), coded), paid(run.priced), notes=notes)

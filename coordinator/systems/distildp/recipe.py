@@ -124,12 +124,17 @@ class DistilDp:
         return taught(self.teacher(store), shares, store, progress, self.said(priced, shares, store))
 
     def student(
-        self, content: bytes, priced: PricedPlan[DistilDpPlan], present: dict[str, int], store: RunStore
+        self,
+        content: bytes,
+        priced: PricedPlan[DistilDpPlan],
+        present: dict[str, int],
+        store: RunStore,
+        progress: Progress,
     ) -> PublishedLanguageModel:
         teacher = self.teacher(store)
         shares = self.shares(priced, present, store)
         texts, cells, _ = written(teacher, shares, store, Silent(), self.said(priced, shares, store))
-        return student_of(teacher, content, texts, cells, store)
+        return student_of(teacher, content, texts, cells, store, progress)
 
     def teacher(self, store: RunStore) -> Teacher:
         """The private teacher of a run whose releases are stored; without parameters where parties keep them."""

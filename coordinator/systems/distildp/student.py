@@ -12,6 +12,8 @@ from coordinator.language_models.exhibits import MOST_TEXTS, texts_shown, writte
 from coordinator.language_models.folder import CHECKING, PICTURE, base_of, beginning, picture_of, save_model
 from coordinator.language_models.students import PublicTeacher, first_student
 from coordinator.page.exhibits import Exhibit
+from coordinator.progress.measuring import Measuring
+from coordinator.progress.progress import Progress, Silent
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -103,7 +105,12 @@ def _who(plan: DistilDpPlan, depth: int) -> str:
 
 
 def student_of(
-    teacher: Teacher, content: bytes, texts: "Texts", cells: NDArray[np.int32], store: RunStore
+    teacher: Teacher,
+    content: bytes,
+    texts: "Texts",
+    cells: NDArray[np.int32],
+    store: RunStore,
+    progress: Progress | None = None,
 ) -> PublishedLanguageModel:
     """The student with these parameters, measured beside its teacher and what costs no training."""
     import torch
@@ -116,7 +123,7 @@ def student_of(
             each.copy_(kept[name])
     with sound(store.folder):
         facts = facts_of(store)
-    metrics = measured(teacher, model) | {
+    metrics = measured(teacher, model, progress or Silent()) | {
         "texts": int(facts["write"]["distinct"]),
         "repeated": int(facts["write"]["texts"]) - int(facts["write"]["distinct"]),
         "parameters": int(facts["learn"]["parameters"]),
@@ -127,7 +134,7 @@ def student_of(
     return PublishedLanguageModel(teacher.plan, teacher.public, model, texts, cells, metrics)
 
 
-def measured(teacher: Teacher, student: "PreTrainedModel") -> dict[str, Any]:
+def measured(teacher: Teacher, student: "PreTrainedModel", progress: Progress) -> dict[str, Any]:
     """Perplexities on public held-out text, of the student, its teacher, the floor and the public start; none without
     such text, and none of teachers whose parameters parties keep.
     """
@@ -140,15 +147,16 @@ def measured(teacher: Teacher, student: "PreTrainedModel") -> dict[str, Any]:
         return {}
     coded, bare = rows_of(public, coded=True), rows_of(public, coded=False)
     shown = teacher.plan.codes is not None and teacher.plan.codes.student
-    found = perplexity([Speaker(student)], coded if shown else bare)
+    told = Measuring(progress, times=2 + bool(teacher.speakers) + (teacher.floor is not None)).told
+    found = perplexity([Speaker(student)], coded if shown else bare, progress=told)
     metrics: dict[str, Any] = {"token_perplexity": found.perplexity}
     if teacher.speakers:
-        metrics["teacher_perplexity"] = perplexity(teacher.speakers, coded, cells_of(public)).perplexity
+        metrics["teacher_perplexity"] = perplexity(teacher.speakers, coded, cells_of(public), told).perplexity
     untrained = teacher.untrained
     if teacher.floor is not None:
-        metrics["floor_perplexity"] = perplexity([untrained], bare).perplexity
+        metrics["floor_perplexity"] = perplexity([untrained], bare, progress=told).perplexity
     plain: Speaker = Speaker(merged(public.model))
-    metrics["public_perplexity"] = perplexity([plain], bare).perplexity
+    metrics["public_perplexity"] = perplexity([plain], bare, progress=told).perplexity
     return metrics | {"tokens": found.tokens}
 
 

@@ -76,7 +76,7 @@ class Dped:
         return to_bytes(learned(self.plan, self.read, signals_of(priced, self.read, present, store), progress))
 
     def student(
-        self, content: bytes, priced: PricedPlan[DpedPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[DpedPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> EmbeddingStudent:
         from learning.embeddings.weights import from_bytes
 

@@ -103,7 +103,7 @@ class Nvdp:
         return content
 
     def student(
-        self, content: bytes, priced: PricedPlan[NvdpPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[NvdpPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> PublishedSamples:
         mechanism = mechanism_of(priced.releases)
         return student_of(self.plan, self.read, content, mechanism, rows_of(store, mechanism))

@@ -113,12 +113,17 @@ class PrivDistil:
         return content
 
     def student(
-        self, content: bytes, priced: PricedPlan[PrivDistilPlan], present: dict[str, int], store: RunStore
+        self,
+        content: bytes,
+        priced: PricedPlan[PrivDistilPlan],
+        present: dict[str, int],
+        store: RunStore,
+        progress: Progress,
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 
         text = self.read.distilled(self.plan, store.folder / COMPRESSED)
-        return student_of(self.plan, text, load(content)["point"], made=_made(self.read, store))
+        return student_of(self.plan, text, load(content)["point"], _made(self.read, store), progress)
 
     @property
     def read(self) -> PublicCorpus:

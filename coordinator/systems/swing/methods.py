@@ -53,7 +53,7 @@ def _softened(data: SwingData, epsilon: float, **settings: Any) -> Outcome:
 def _driven(data: SwingData, plan: SwingPlan) -> Outcome:
     recipe = Swing(plan, replace(data.public, clues=clues_of(plan, data.base)))
     with driven(recipe, data.shards, data.progress, data.base) as run:
-        student = recipe.student(run.content, run.priced, run.present, run.store).model
+        student = recipe.student(run.content, run.priced, run.present, run.store, data.progress).model
         return Outcome(Measured((_speaker(student),)), None if plan.published else _paid(run.priced))
 
 

@@ -138,9 +138,14 @@ class Swing:
         return text_of(self.plan, self.read, student)
 
     def student(
-        self, content: bytes, priced: PricedPlan[SwingPlan], present: dict[str, int], store: RunStore
+        self,
+        content: bytes,
+        priced: PricedPlan[SwingPlan],
+        present: dict[str, int],
+        store: RunStore,
+        progress: Progress,
     ) -> PublishedSwing:
-        return student_of(self.plan, self.read, content, store)
+        return student_of(self.plan, self.read, content, store, progress)
 
     @property
     def read(self) -> PublicSwing:

@@ -10,6 +10,8 @@ from coordinator.language_models.folder import CHECKING, PICTURE, base_of, begin
 from coordinator.language_models.pairs import answers_rouge, heldout_rows
 from coordinator.language_models.students import first_student
 from coordinator.page.exhibits import Exhibit
+from coordinator.progress.measuring import Measuring
+from coordinator.progress.progress import Progress
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -108,15 +110,23 @@ def _trained(plan: SwingPlan) -> str:
     return f" Then it was trained privately on the text of {whose} little, and did not teach."
 
 
-def student_of(plan: SwingPlan, public: PublicSwing, content: bytes, store: RunStore) -> PublishedSwing:
+def student_of(
+    plan: SwingPlan, public: PublicSwing, content: bytes, store: RunStore, progress: Progress
+) -> PublishedSwing:
     """The student with these parameters, measured beside the public model."""
+    from learning.language.perplexity import perplexity
+    from learning.language.speaker import Speaker
+
     model = model_of(plan, public, content)
     with sound(store.folder):
         parameters = int(store.stages()["learn"][2]["parameters"])
-    metrics = measured(public, model)
-    if metrics and plan.learner is not None:
+    again = plan.learner is not None
+    measuring = Measuring(progress, times=(3 if again else 2) + (2 if plan.pairs else 0))
+    metrics = measured(public, model, measuring)
+    if metrics and again:
         before = model_of(plan, public, (store.folder / TAUGHT).read_bytes())
-        metrics |= {"taught_perplexity": measured(public, before)["token_perplexity"]}
+        taught = perplexity([Speaker(before)], heldout_rows(public), progress=measuring.told)
+        metrics |= {"taught_perplexity": taught.perplexity}
     if (heeded := store.fact("heeded")) is not None:
         metrics |= {"heeded": round(float(heeded), 4)}
         if heeded < _DROWNED:
@@ -137,7 +147,7 @@ def model_of(plan: SwingPlan, public: PublicSwing, content: bytes) -> "PreTraine
     return model
 
 
-def measured(public: PublicSwing, student: "PreTrainedModel") -> dict[str, Any]:
+def measured(public: PublicSwing, student: "PreTrainedModel", measuring: Measuring) -> dict[str, Any]:
     """Perplexities on public held-out text of the student and of the public start, and, of pairs, ROUGE of what both
     write; none without such text.
     """
@@ -147,14 +157,16 @@ def measured(public: PublicSwing, student: "PreTrainedModel") -> dict[str, Any]:
     if not public.heldout:
         return {}
     rows, own, start = heldout_rows(public), [Speaker(student)], [Speaker(start_of(public))]
-    found, began = perplexity(own, rows), perplexity(start, rows)
-    written = {f"public_{name}": each for name, each in answers_rouge(public, start).items() if name != "written"}
+    told = measuring.told
+    found, began = perplexity(own, rows, progress=told), perplexity(start, rows, progress=told)
+    answered = answers_rouge(public, own, told)
+    plain = {f"public_{name}": each for name, each in answers_rouge(public, start, told).items() if name != "written"}
     return {
         "token_perplexity": found.perplexity,
         "public_perplexity": began.perplexity,
         "tokens": found.tokens,
-        **answers_rouge(public, own),
-        **written,
+        **answered,
+        **plain,
     }
 
 

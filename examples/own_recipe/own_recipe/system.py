@@ -93,7 +93,7 @@ class NearWords:
         released = release.mechanism.release(total, present[PAIRS])
         return np.append(released.values.ravel(), released.sigma).astype(np.float64).tobytes()
 
-    def student(self, content: bytes, priced: Any, present: dict[str, int], store: Any) -> "NearStudent":
+    def student(self, content: bytes, priced: Any, present: dict[str, int], store: Any, progress: Any) -> "NearStudent":
         """The pairs that stand out of the noise."""
         *values, sigma = np.frombuffer(content)
         words = self.plan.near_words.words

@@ -3,6 +3,7 @@ that was stopped at any stage ends with the very same student.
 """
 
 import json
+from contextlib import closing
 
 import pytest
 
@@ -10,6 +11,7 @@ from coordinator import api
 from coordinator.errors import RunError, RunStopped
 from coordinator.progress.progress import Silent
 from coordinator.store import output
+from coordinator.store.store import RunStore
 from coordinator.systems.distildp import pooling
 from coordinator.systems.registry import plan_of
 
@@ -88,6 +90,12 @@ def test_all_of_it_is_a_runs_own_so_that_a_new_run_may_take_its_place(finished):
     assert output.strangers(folder) == []
     output.check_folder(folder)
     assert [path for path in (folder / "artefacts").rglob("*") if path.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.slow
+def test_the_measurements_are_shown_as_one_bar(finished):
+    with closing(RunStore(finished[1])) as store:
+        assert store.fact("bars")["measuring"] == [4000, 4000, "percent"], "student, teacher, floor, public model"
 
 
 class _Stops(Silent):

@@ -4,6 +4,7 @@ privately.
 
 import json
 import math
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from coordinator.publishing.report import APART
 from coordinator.run import connecting
 from coordinator.run.before.checking import check
 from coordinator.store import output
+from coordinator.store.store import RunStore
 from coordinator.systems.registry import plan_of, prepared
 from coordinator.systems.swing.forecast import forecast
 from coordinator.systems.swing.learning import LEARNED
@@ -157,6 +159,12 @@ def test_what_the_learner_trains_starts_from_the_taught_student(same, undisturbe
     begins = {name: each.detach().numpy() for name, each in merged(text.model).named_parameters()}
     assert begins.keys() == taught.keys()
     assert all(np.allclose(begins[name], each, atol=1e-6) for name, each in taught.items())
+
+
+@pytest.mark.slow
+def test_the_measurements_are_shown_as_one_bar(undisturbed):
+    with closing(RunStore(undisturbed[1])) as store:
+        assert store.fact("bars")["measuring"] == [3000, 3000, "percent"], "and the student before it was trained"
 
 
 class _Stops(Silent):

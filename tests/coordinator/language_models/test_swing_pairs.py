@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from coordinator.plan.audit import AuditTable
 from coordinator.progress.progress import Silent
 from coordinator.run import connecting
 from coordinator.run.audited import audited
+from coordinator.store.store import RunStore
 from coordinator.systems.registry import plan_of, prepared, system
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
@@ -87,6 +89,12 @@ def test_the_student_answers_inputs_and_the_public_model_does_not(finished):
     assert f"ROUGE-1 of the likeliest answers on public text: {found['rouge_1']:.1f}" in card
     assert "ROUGE-1 of the public model's: " in card
     assert f"'rouge_1': {found['rouge_1']}" in str(api.report(finished[1]))
+
+
+@pytest.mark.slow
+def test_the_measurements_are_shown_as_one_bar(finished):
+    with closing(RunStore(finished[1])) as store:
+        assert store.fact("bars")["measuring"] == [4000, 4000, "percent"], "perplexity and answers, of both"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ texts it exposes, and that a run that was stopped at any stage ends with the ver
 """
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -112,6 +113,12 @@ def test_a_user_whose_texts_go_together_is_protected(here, swing_tables, news, t
     result = api.run(plan_of(tables), output=tmp_path / "run")
     assert result.verdict.ok
     assert json.loads((result.student / "privacy.json").read_text())["unit"] == "user"
+
+
+@pytest.mark.slow
+def test_the_measurements_are_shown_as_one_bar(finished):
+    with closing(RunStore(finished[1])) as store:
+        assert store.fact("bars")["measuring"] == [2000, 2000, "percent"], "student and public model"
 
 
 class _Stops(Silent):

@@ -94,6 +94,8 @@ def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step
     with closing(RunStore(folder)) as store:
         assert store.block_counts() == {}, "a sum is dropped when its step is made"
         assert store.summed("steps.3") == PARTIES
+        assert store.fact("parties") == dict.fromkeys(PARTIES, "trained")
+        assert store.fact("bars")["measuring"] == [2000, 2000, "percent"], "of the public start and of the student"
     point = learned(folder)
     assert point.shape == (PARAMETERS,)
     assert np.isfinite(point).all()

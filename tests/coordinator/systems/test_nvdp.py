@@ -131,7 +131,7 @@ def drawn(made, tmp_path_factory):
         with driven(recipe, find_launcher("ray").simulate(request), Silent(), made, folder / "run") as run:
             mechanism = mechanism_of(run.priced.releases)
             rows = rows_of(run.store, mechanism)
-            student = recipe.student(run.content, run.priced, run.present, run.store)
+            student = recipe.student(run.content, run.priced, run.present, run.store, Silent())
             student.write(folder / "student")
             return recipe, mechanism, rows, student, folder / "student"
 

@@ -134,7 +134,7 @@ def drawn(made, plan_of, tmp_path_factory):
                 mechanism = run.priced.releases[0].under(SequencesMechanism)
                 found = sequences_of(run.store, mechanism)
                 layer = kept(plan, recipe.read, run.store)
-                student = recipe.student(run.content, run.priced, run.present, run.store)
+                student = recipe.student(run.content, run.priced, run.present, run.store, Silent())
                 student.write(folder / "student")
             known[changes] = recipe, found, layer, student, folder / "student"
         return known[changes]

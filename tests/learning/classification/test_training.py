@@ -87,7 +87,10 @@ def test_answers_come_in_the_order_asked_however_they_are_batched(tiny_gpt2) -> 
     with torch.no_grad():
         model.score.weight.mul_(50)
     rows = encode(tokenizer, [*_reviews(50, 0)[0], ""], longest=32).rows
-    at_once, one_by_one = predict(model, rows), predict(model, rows, tokens=1)
+    told = []
+    at_once = predict(model, rows)
+    one_by_one = predict(model, rows, tokens=1, progress=lambda *seen: told.append(seen))
+    assert told == [(done, len(rows)) for done in range(1, len(rows) + 1)]
     np.testing.assert_allclose(at_once, one_by_one, atol=1e-4)
     assert len(np.unique(at_once[:, 0].round(3))) > 20
     assert predict(model, []).shape == (0, 2)

@@ -52,7 +52,9 @@ def test_perplexity_is_of_own_text_and_neither_of_openings_nor_of_padding(speake
         for place in range(row.second, len(row)):
             nats -= float(said[place - 1, row.ids[place]])
             tokens += 1
-    found = perplexity([speaker], rows)
+    told = []
+    found = perplexity([speaker], rows, progress=lambda *seen: told.append(seen))
+    assert told[-1] == (len(rows), len(rows))
     assert found.tokens == tokens == 11
     assert found.perplexity == pytest.approx(math.exp(nats / tokens), rel=1e-5)
 

@@ -92,5 +92,5 @@ class Tally:
         total = np.concatenate([block for _, _, block in store.blocks(COUNTS)])
         return shares_of(release.mechanism.release(total, present[COUNTS]).values.sum(axis=1)).tobytes()
 
-    def student(self, content, priced, present, store):
+    def student(self, content, priced, present, store, progress):
         return Student.of(self.plan.tally.words, np.frombuffer(content), self.public.shares)

@@ -132,7 +132,7 @@ class SampledByLayer:
         return content
 
     def student(
-        self, content: bytes, priced: PricedPlan[NvdpPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[NvdpPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> PublishedSequences:
         mechanism = priced.releases[0].under(SequencesMechanism)
         return student_of(self.plan, self.read, content, mechanism, sequences_of(store, mechanism))
