@@ -13,7 +13,7 @@ Axes: [units, positions, features]. A unit with several examples has their posit
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,17 @@ from torch import Tensor
 
 CELLS_AT_ONCE = 1 << 23
 """Cells of a temporary array for inner products: 64 MiB in double precision."""
-FEW = 16
-"""For units with fewer positions, a product in double precision costs less than a matrix for every unit."""
+FEW, FEW_NARROW, FEW_ON_DEVICE = 40, 4, 16
+"""For units with fewer positions, a product in double precision costs less than a matrix for every unit: on the
+processor, there of a matrix with fewer than `NARROW` rows or columns, and on a device.
+"""
+NARROW = 64
 NEAR = 1 << 16
-"""Cells of units' matrices that are made at a time on the processor; they fit its cache."""
+"""Cells of units' matrices that are made at a time on the processor, or of what products in double precision are given;
+they fit its cache.
+"""
+FORMED = 1 << 19
+"""Cells of units' matrices that are made at a time on the processor for inner products alone."""
 WIDE = 2048
 """Over more features, an inner product is added up in double precision from parts in single precision: the rounding of
 one sum of so many would be too large.
@@ -75,7 +82,8 @@ class Outer:
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, p, q]."""
-        return torch.bmm(self.left[part].transpose(1, 2), self.right[part])
+        made = self.made(part)
+        return made.transpose(1, 2) if self._turned else made
 
     def add_weighted(self, weights: Tensor, total: Tensor) -> None:
         """Add sum_u weights[u] gradient[u] to `total`, float64 [p, q].
@@ -83,18 +91,43 @@ class Outer:
         Of few positions the products are in double precision; of many, each unit's own matrix is made as `dense` makes
         it, and the matrices are added in double: in neither does a unit's rounding reach another's part.
         """
-        if self.left.shape[1] < FEW:
-            left = (self.left.double() * weights[:, None, None]).flatten(0, 1)
-            total.addmm_(left.transpose(0, 1), self.right.double().flatten(0, 1))
+        on_processor = total.device.type == "cpu"
+        wide = FEW if min(total.shape) >= NARROW else FEW_NARROW
+        if self.positions < (wide if on_processor else FEW_ON_DEVICE):
+            for part in self._parts(self.positions * max(total.shape), on_processor):
+                left = (self.left[part].double() * weights[part, None, None]).flatten(0, 1)
+                total.addmm_(left.transpose(0, 1), self.right[part].double().flatten(0, 1))
             return
-        at_once = max(1, (NEAR if total.device.type == "cpu" else CELLS_AT_ONCE) // _cells(self))
+        if on_processor and _cells(self) > NEAR:
+            self._add_by_rows(weights, total)
+            return
+        into = total.T if self._turned else total
+        for part in self._parts(_cells(self), on_processor):
+            into.add_(torch.tensordot(weights[part], self.made(part).double(), dims=1))
+
+    def _add_by_rows(self, weights: Tensor, total: Tensor) -> None:
+        """The same, some rows of one unit's matrix at a time."""
+        rows = max(1, NEAR // total.shape[1])
+        for left, right, weight in zip(self.left, self.right, weights.tolist(), strict=True):
+            for start in range(0, len(total), rows):
+                some = slice(start, start + rows)
+                total[some].add_(left[:, some].T @ right, alpha=weight)
+
+    @property
+    def _turned(self) -> bool:
+        """Whether matrices are made as [q, p]: where few, rows take less time than columns."""
+        return self.right.shape[2] < min(NARROW, self.left.shape[2])
+
+    def made(self, part: slice) -> Tensor:
+        """The matrices of some units, [units, p, q], or turned, [units, q, p], where q is small."""
+        first, second = (self.right, self.left) if self._turned else (self.left, self.right)
+        return torch.bmm(first[part].transpose(1, 2), second[part])
+
+    def _parts(self, cells: int, on_processor: bool) -> Iterator[slice]:
+        """The units, some at a time. cells: of one."""
+        at_once = max(1, (NEAR if on_processor else CELLS_AT_ONCE) // max(1, cells))
         for start in range(0, self.units, at_once):
-            part = slice(start, start + at_once)
-            made = self.dense(part)
-            if len(made) == 1:
-                total.add_(made[0].mul(weights[start]))
-            else:
-                total.add_(torch.tensordot(weights[part], made.double(), dims=1))
+            yield slice(start, start + at_once)
 
     def without(self, units: Tensor) -> "Outer":
         """The same with zeros for the units that a mask [units] marks, whatever they hold."""
@@ -216,7 +249,8 @@ def inner(one: Term, other: Term) -> Tensor:
             return _in_parts(_rows_dense, one, other, one.values[0].numel())
         case Dense(), Rows():
             return inner(other, one)
-    return _in_parts(_formed, one, other, _cells(one) + _cells(other))
+    most = FORMED if _on_processor(one) else CELLS_AT_ONCE
+    return _in_parts(_formed, one, other, _cells(one) + _cells(other), most)
 
 
 def squared_norms(terms: list[Term]) -> tuple[Tensor, Tensor, int]:
@@ -243,8 +277,10 @@ def off(additions: int, unit: float = SINGLE) -> float:
     return part / (1 - part) if part < 0.5 else math.inf
 
 
-def _in_parts(work: Callable[[Any, Any, slice], Tensor], one: Term, other: Term, cells: int) -> Tensor:
-    at_once = max(1, CELLS_AT_ONCE // max(1, cells))
+def _in_parts(
+    work: Callable[[Any, Any, slice], Tensor], one: Term, other: Term, cells: int, most: int = CELLS_AT_ONCE
+) -> Tensor:
+    at_once = max(1, most // max(1, cells))
     parts = [slice(start, start + at_once) for start in range(0, one.units, at_once)]
     return torch.cat([work(one, other, part) for part in parts]) if parts else one.size()
 
@@ -272,6 +308,9 @@ def _rows_dense(one: Rows, other: Dense, part: slice) -> Tensor:
 
 
 def _formed(one: Term, other: Term, part: slice) -> Tensor:
+    if other is one and isinstance(one, Outer):  # in any order: each cell is squared
+        first = one.made(part).double()
+        return _total(first.square_())
     first = one.dense(part).to(torch.float64, copy=True)
     return _total(first.mul_(first if other is one else other.dense(part)))
 
@@ -324,3 +363,8 @@ def _forming_is_cheaper(one: Outer, other: Outer) -> bool:
     positions, others = one.left.shape[1], other.left.shape[1]
     p, q = one.left.shape[2], one.right.shape[2]
     return (positions + (0 if one is other else others)) * p * q < positions * others * (p + q)
+
+
+def _on_processor(term: Term) -> bool:
+    first = term.left if isinstance(term, Outer) else term.values
+    return first.device.type == "cpu"

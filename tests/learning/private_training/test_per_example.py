@@ -337,6 +337,26 @@ def test_a_unit_with_any_number_that_is_none_or_a_norm_out_of_range_has_no_bound
         assert torch.isfinite(gradients.bounds()).tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize("positions", [1, 3, 8, 39, 41])
+@pytest.mark.parametrize(("p", "q"), [(5, 300), (300, 5), (90, 70), (300, 400), (70_000, 3)])
+def test_a_weighted_sum_is_that_of_the_matrices_and_no_unit_changes_what_another_adds(positions, p, q):
+    """In every way that it is computed: of few and many positions, of matrices that are narrow, wide and large."""
+    rng = torch.Generator().manual_seed(positions)
+    term = forms(rng, 6, positions, p, q, "outer")
+    term.left[1] *= 1e12  # its rounding in single precision is larger than all that the others add
+    weights = torch.rand(6, dtype=torch.float64, generator=rng)
+    weights[1] *= 1e-12
+    true = torch.einsum("u,utp,utq->pq", weights, term.left.double(), term.right.double())
+    total = torch.ones(p, q, dtype=torch.float64)
+    term.add_weighted(weights, total)
+    torch.testing.assert_close(total - 1, true, rtol=1e-4, atol=1e-4)
+    alone = torch.zeros(p, q, dtype=torch.float64)
+    term.without(torch.arange(6) != 1).add_weighted(weights, alone)
+    others = torch.zeros(p, q, dtype=torch.float64)
+    term.without(torch.arange(6) == 1).add_weighted(weights, others)
+    assert (total - 1 - alone - others).abs().max() < 1e-12
+
+
 def test_much_is_worked_on_in_parts(monkeypatch):
     rng = torch.Generator().manual_seed(0)
     one = forms(rng, 7, 6, 50, 50, "outer")
