@@ -25,6 +25,10 @@ LEARNS, SAYS = 5.3, 2.2
 """Time of a student's update for a token, and of saying what might stand there, over that of reading it."""
 HELD_BYTES: Final = 12
 """Bytes of one number that a teacher says at a party: in single precision, on the grid, and in the sum."""
+ASKED_BYTES: Final = 20 * 1024
+"""Bytes for each token of the vocabulary while a teacher is asked: four arrays of the 1,024 tokens that are asked at a
+time on a processor, or on the host one of a device's 4,096, and a fourth more.
+"""
 
 
 def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Path, prepared: float) -> Forecast:
@@ -91,7 +95,7 @@ def memory(recipe: Swing, priced: PricedPlan[SwingPlan]) -> dict[str, int]:
     logits = 4 * public.tokens * public.longest * plan.distil.micro_batch
     found["coordinator"] += text_models.LOGITS * logits + 20 * text_models.model_bytes(public) + 24 * cells
     found["party node"] += text_models.NODE_BYTES * cells
-    found["party training"] += HELD_BYTES * cells * plan.teachers.per_party + 16 * 4096 * public.tokens
+    found["party training"] += HELD_BYTES * cells * plan.teachers.per_party + ASKED_BYTES * public.tokens
     return found
 
 
