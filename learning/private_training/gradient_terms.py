@@ -7,7 +7,8 @@ in several places, as an embedding that is tied to the output layer, its gradien
 norm takes the inner products between them too.
 
 All is recorded in single precision. A unit's own matrix and inner products may be worked out in it, for how far they
-are off is bounded (`off`) and counted into the norm; what adds several units together is in double.
+are off is bounded (`off`) and counted into the norm; a matrix of what a pass recorded in bfloat16 may be made in that
+(`learning.private_training.reduced_products`). What adds several units together is in double.
 
 Axes: [units, positions, features]. A unit with several examples has their positions one after another.
 """
@@ -20,17 +21,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from learning.private_training import reduced_products
+
 CELLS_AT_ONCE = 1 << 23
 """Cells of a temporary array for inner products: 64 MiB in double precision."""
-FEW, FEW_NARROW, FEW_ON_DEVICE = 40, 4, 16
+FEW, FEW_NARROW, FEW_REDUCED, FEW_ON_DEVICE = 40, 4, 16, 16
 """For units with fewer positions, a product in double precision costs less than a matrix for every unit: on the
-processor, there of a matrix with fewer than `NARROW` rows or columns, and on a device.
+processor, there of a matrix with fewer than `NARROW` rows or columns, there where matrices are made in bfloat16, and on
+a device.
 """
 NARROW = 64
 NEAR = 1 << 16
 """Cells of units' matrices that are made at a time on the processor, or of what products in double precision are given;
 they fit its cache.
 """
+REDUCED = 1 << 20
+"""Cells of a matrix that are made at a time in bfloat16."""
 FORMED = 1 << 19
 """Cells of units' matrices that are made at a time on the processor for inner products alone."""
 WIDE = 2048
@@ -53,11 +59,13 @@ _MORE = 1.01
 class Outer:
     """sum_t left[u, t] (x) right[u, t], a matrix [p, q]; left [units, t, p], right [units, t, q].
 
+    reduced: all numbers are such as bfloat16 holds.
     Source: the ghost norm (Goodfellow 2015; Li et al. 2022, section 4).
     """
 
     left: Tensor
     right: Tensor
+    reduced: bool = False
 
     @property
     def units(self) -> int:
@@ -89,8 +97,12 @@ class Outer:
         """Add sum_u weights[u] gradient[u] to `total`, float64 [p, q].
 
         Of few positions the products are in double precision; of many, each unit's own matrix is made as `dense` makes
-        it, and the matrices are added in double: in neither does a unit's rounding reach another's part.
+        it, or in bfloat16 (`rounding`), and the matrices are added in double: in neither does a unit's rounding reach
+        another's part.
         """
+        if self.rounding:
+            self._add_reduced(weights, total)
+            return
         on_processor = total.device.type == "cpu"
         wide = FEW if min(total.shape) >= NARROW else FEW_NARROW
         if self.positions < (wide if on_processor else FEW_ON_DEVICE):
@@ -113,6 +125,28 @@ class Outer:
                 some = slice(start, start + rows)
                 total[some].add_(left[:, some].T @ right, alpha=weight)
 
+    def _add_reduced(self, weights: Tensor, total: Tensor) -> None:
+        """The same, of matrices that are made in bfloat16."""
+        lefts, rights = self.left.bfloat16(), self.right.bfloat16()
+        made_at_once, at_once = (max(1, cells // total.shape[1]) for cells in (REDUCED, NEAR))
+        for left, right, weight in zip(lefts, rights, weights.tolist(), strict=True):
+            for first in range(0, len(total), made_at_once):
+                into = total[first : first + made_at_once]
+                made = reduced_products.made(left[:, first : first + made_at_once], right)
+                for start in range(0, len(into), at_once):
+                    into[start : start + at_once].add_(made[start : start + at_once], alpha=weight)
+
+    @property
+    def rounding(self) -> float:
+        """How far `add_weighted` rounds a unit's matrix after it is made, at most, in parts of the matrix' norm."""
+        p, q = self.left.shape[2], self.right.shape[2]
+        if not self.reduced or self.left.device.type != "cpu" or self.positions < FEW_REDUCED or min(p, q) < NARROW:
+            return 0.0
+        rows = max(1, REDUCED // q)
+        shapes = {min(rows, p - first) for first in range(0, p, rows)}
+        tried = all(reduced_products.relied_on(self.positions, each, q) for each in shapes)
+        return reduced_products.ROUNDING if tried else 0.0
+
     @property
     def _turned(self) -> bool:
         """Whether matrices are made as [q, p]: where few, rows take less time than columns."""
@@ -131,11 +165,11 @@ class Outer:
 
     def without(self, units: Tensor) -> "Outer":
         """The same with zeros for the units that a mask [units] marks, whatever they hold."""
-        return Outer(_emptied(self.left, units), _emptied(self.right, units))
+        return Outer(_emptied(self.left, units), _emptied(self.right, units), self.reduced)
 
     def to(self, device: torch.device) -> "Outer":
         """The same on a device."""
-        return Outer(self.left.to(device), self.right.to(device))
+        return Outer(self.left.to(device), self.right.to(device), self.reduced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,18 +287,37 @@ def inner(one: Term, other: Term) -> Tensor:
     return _in_parts(_formed, one, other, _cells(one) + _cells(other), most)
 
 
-def squared_norms(terms: list[Term]) -> tuple[Tensor, Tensor, int]:
-    """Of the sum of some terms of one parameter: squared norms and sums of `size`, float64 [units], and `additions`.
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Of the sum of some terms of one parameter, float64 [units] each: squared norms, sums of `size`, and what rounding
+    after the making adds to a norm at most; and `additions`.
 
     With n additions a squared norm is right to `off`(n) size^2, and the gradient that `add_weighted` adds has the norm
-    of the true one to off(n) size.
+    of the true one to off(n) size + rounded.
+    """
+
+    squared: Tensor
+    size: Tensor
+    rounded: Tensor
+    additions: int
+
+
+def norms_of(terms: list[Term]) -> Norms:
+    """The norms of the sum of some terms of one parameter.
+
     Source: as for `inner`; the error bound is Higham 2002, see `off`.
     """
-    total = sum((1 if i == j else 2) * inner(terms[i], terms[j]) for i in range(len(terms)) for j in range(i + 1))
-    size = sum(term.size() for term in terms)
-    assert isinstance(total, Tensor)
-    assert isinstance(size, Tensor)
-    return total, size, max(term.additions for term in terms)
+    own, sizes = [inner(term, term) for term in terms], [term.size() for term in terms]
+    squared, size = torch.stack(own).sum(dim=0), torch.stack(sizes).sum(dim=0)
+    for i, term in enumerate(terms):
+        for other in terms[:i]:
+            squared = squared + 2 * inner(term, other)
+    additions = max(term.additions for term in terms)
+    lost, rounded = off(additions), torch.zeros_like(size)
+    for term, square, each in zip(terms, own, sizes, strict=True):
+        if isinstance(term, Outer) and term.rounding:  # of its own norm, however much of it the other terms take away
+            rounded += term.rounding * ((square.clamp(min=0) + lost * each.square()).sqrt() + lost * each)
+    return Norms(squared, size, rounded, additions)
 
 
 def off(additions: int, unit: float = SINGLE) -> float:

@@ -45,6 +45,8 @@ class Keeping:
         self._units = units
         self._examples = units * examples_per_unit
         self._quiet = False
+        self.reduced = False
+        """Whether the layer in hand multiplied in bfloat16: it took what it was given in it."""
 
     def hook(self, name: str) -> Callable[..., Any]:
         """A forward hook of the layer that is called so; it raises `ModelError` where an axis is not of examples."""
@@ -60,6 +62,7 @@ class Keeping:
 
             def backward(slope: Tensor) -> None:
                 self._check(name, layer, [*kept, *others.values(), slope])
+                self.reduced = slope.dtype == torch.bfloat16 and self._scale == 1 and slope.device.type == "cpu"
                 with exact(slope.device):
                     self._terms(name, layer, *self._widened(kept, others, slope.detach()))
 
@@ -109,6 +112,11 @@ class Keeping:
         """[examples, ..., features] as [units, positions, features]."""
         return values.reshape(self._units, -1, values.shape[-1])
 
+    def taken(self, given: Tensor) -> Tensor:
+        """What a layer was given, as it multiplied it, [units, positions, features]."""
+        flat = self.flat(given)
+        return flat.bfloat16().float() if self.reduced else flat
+
     def by_unit(self, values: Tensor) -> Tensor:
         """[examples, ...] as [units, examples of a unit, ...]."""
         return values.reshape(self._units, -1, *values.shape[1:])
@@ -116,14 +124,14 @@ class Keeping:
 
 def _linear(keep: Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
     slopes = keep.flat(slope)
-    yield layer.weight, Outer(slopes, keep.flat(given[0]))
+    yield layer.weight, Outer(slopes, keep.taken(given[0]), keep.reduced)
     if keep.wanted(layer.bias):
         yield layer.bias, _summed(slopes)
 
 
 def _conv1d(keep: Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
     slopes = keep.flat(slope)
-    yield layer.weight, Outer(keep.flat(given[0]), slopes)
+    yield layer.weight, Outer(keep.taken(given[0]), slopes, keep.reduced)
     if keep.wanted(layer.bias):
         yield layer.bias, _summed(slopes)
 

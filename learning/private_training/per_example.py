@@ -18,7 +18,7 @@ from learning.models.adapting import trainable
 from learning.models.checkpoints import ModelError
 from learning.models.compute import exact, exact_device, single
 from learning.private_training.alike_terms import Alike, alike
-from learning.private_training.gradient_terms import Term, off, squared_norms
+from learning.private_training.gradient_terms import Term, norms_of, off
 from learning.private_training.layer_terms import Keeping
 
 ROUNDING = 1e-5
@@ -102,19 +102,21 @@ class PerExample:
     def bounds(self) -> Tensor:
         """Upper bounds of the L2 norms of what `add_weighted` adds for each unit, float64 [units].
 
-        They hold whatever was recorded, by `learning.private_training.gradient_terms.squared_norms`; `ROUNDING` and
+        They hold whatever was recorded, by `learning.private_training.gradient_terms.norms_of`; `ROUNDING` and
         more is allowed. Infinite where anything that was recorded of a unit, or its norm, is no number up to
         `LARGEST_NORM`.
         """
-        squares = sizes = torch.zeros((), dtype=torch.float64)
+        squares = sizes = rounded = torch.zeros((), dtype=torch.float64)
         with exact(self.device):
             for count, terms in self._apart():
-                square, size, additions = squared_norms(terms)
-                lost = off(additions)
-                squares = squares + _over(square, count) + max(2 * lost, ROUNDING) * _over(size.square(), count)
-                sizes = sizes + lost * _over(size, count)
-        found = squares.clamp(min=0).sqrt() + sizes
-        return found.where(found <= LARGEST_NORM, math.inf)
+                found = norms_of(terms)
+                lost = off(found.additions)
+                squares = squares + _over(found.squared, count)
+                squares = squares + max(2 * lost, ROUNDING) * _over(found.size.square(), count)
+                sizes = sizes + lost * _over(found.size, count)
+                rounded = rounded + _over(found.rounded.square(), count)
+        bounds = squares.clamp(min=0).sqrt() + sizes + rounded.sqrt()
+        return bounds.where(bounds <= LARGEST_NORM, math.inf)
 
     def leave_out(self, units: Tensor) -> None:
         """Forget what was recorded of the units that a mask [units] marks: they add zero, whatever it was."""
@@ -124,7 +126,7 @@ class PerExample:
 
     def norms(self) -> Tensor:
         """L2 norms as computed, float64 [units]: noise-free, for tests."""
-        return sum(squared_norms(terms)[0] for terms in self._terms.values()).clamp(min=0).sqrt()  # type: ignore[union-attr]
+        return sum(norms_of(terms).squared for terms in self._terms.values()).clamp(min=0).sqrt()  # type: ignore[union-attr]
 
     def positions(self) -> int:
         """Positions of all units together, at most, that a product over the recorded ones adds up."""

@@ -1,5 +1,7 @@
 """In reduced precision the bound holds of what is really added, and its margin is needed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,28 +13,31 @@ from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism, f
 from learning.models.batching import Tokens, losses
 from learning.models.compute import SCALE, Compute, loss_scale, passing, running
 from learning.models.reduced import reduced
-from learning.private_training import per_example
+from learning.private_training import per_example, reduced_products
 from learning.private_training.clipped_sum import clipped_sum
+from learning.private_training.gradient_terms import Outer, norms_of
 from learning.private_training.per_example import PerExample
 from learning.private_training.text_units import TextUnits
 
 HALVES = ["bfloat16", "float16"]
-UNITS, POSITIONS, WIDTH = 5, 40, 24
+UNITS, POSITIONS = 5, 40
+NARROW, WIDE = 24, 72
+"""Features of a layer; the matrices of wide ones are made in bfloat16."""
 PROCESSOR = torch.device("cpu")
 
 
 class Layer(nn.Module):
     """One layer of a kind, over positions."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, width):
         super().__init__()
         torch.manual_seed(0)
         self.kind = kind
         made = {
-            "linear": lambda: nn.Linear(WIDTH, WIDTH),
-            "conv1d": lambda: Conv1D(WIDTH, WIDTH),
-            "embedding": lambda: nn.Embedding(7, WIDTH),
-            "norm": lambda: nn.LayerNorm(WIDTH),
+            "linear": lambda: nn.Linear(width, width),
+            "conv1d": lambda: Conv1D(width, width),
+            "embedding": lambda: nn.Embedding(7, width),
+            "norm": lambda: nn.LayerNorm(width),
         }
         self.layer = made[kind]()
 
@@ -40,10 +45,10 @@ class Layer(nn.Module):
         return self.layer(given)
 
 
-def given(kind, how, dtype, rng):
+def given(kind, how, dtype, rng, width):
     """What a layer is given, and what comes back to it: [units, positions, width], in a precision."""
-    inputs = torch.randn(UNITS, POSITIONS, WIDTH, generator=rng)
-    slopes = torch.randn(UNITS, POSITIONS, WIDTH, generator=rng)
+    inputs = torch.randn(UNITS, POSITIONS, width, generator=rng)
+    slopes = torch.randn(UNITS, POSITIONS, width, generator=rng)
     small, large = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max
     if how == "large":
         inputs, slopes = inputs * min(large, 1e9) / 8, slopes * 8
@@ -60,12 +65,21 @@ def given(kind, how, dtype, rng):
     return inputs.to(dtype), slopes.to(dtype)
 
 
-def recorded(kind, how, precision):
+@pytest.fixture(autouse=True)
+def multiplies(monkeypatch):
+    """Matrices are made in bfloat16 also where the processor converts."""
+    monkeypatch.setattr(reduced_products, "_multiplies", lambda: True)
+    reduced_products.relied_on.cache_clear()
+    yield
+    reduced_products.relied_on.cache_clear()
+
+
+def recorded(kind, how, precision, width=NARROW):
     """A layer's gradients after one pass in a precision, the bounds, and what each unit adds, [units, parameters]."""
     dtype, rng = getattr(torch, precision), torch.Generator().manual_seed(5)
-    model = Layer(kind)
+    model = Layer(kind, width)
     gradients = PerExample(model)
-    inputs, slopes = given(kind, how, dtype, rng)
+    inputs, slopes = given(kind, how, dtype, rng, width)
     with gradients.recording(UNITS, scale=loss_scale()):
         with passing(PROCESSOR):
             said = model(inputs)
@@ -82,10 +96,11 @@ def recorded(kind, how, precision):
 @pytest.mark.parametrize("precision", HALVES)
 @pytest.mark.parametrize("kind", ["linear", "conv1d", "embedding", "norm"])
 @pytest.mark.parametrize("how", ["random", "large", "subnormal", "cancelling"])
-def test_what_a_unit_adds_is_within_its_bound(kind, how, precision):
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_what_a_unit_adds_is_within_its_bound(kind, how, precision, width):
     """The norm in double precision of what is really added, and of the exact sum of what was recorded."""
     with running(Compute("cpu", precision)):
-        gradients, bounds, added = recorded(kind, how, precision)
+        gradients, bounds, added = recorded(kind, how, precision, width)
     sound = torch.isfinite(bounds)
     assert sound.all() or how == "large"
     assert (added.norm(dim=1)[sound] <= bounds[sound]).all()
@@ -117,6 +132,64 @@ def test_without_its_margin_the_bound_would_not_hold(precision, monkeypatch):
                 sound = torch.isfinite(bounds) & (added.norm(dim=1) > 0)
                 over = max(over, float((added.norm(dim=1) / bounds)[sound].max()))
     assert over > 1
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_matrices_of_what_was_multiplied_in_bfloat16_are_made_in_it_and_rounding_is_within_the_bound(kind, monkeypatch):
+    with running(Compute("cpu", "bfloat16")):
+        gradients, bounds, added = recorded(kind, "random", "bfloat16", WIDE)
+        (term,) = gradients._terms["layer.weight"]
+        weights = term.left.double().transpose(1, 2) @ term.right.double()
+        own = added[:, WIDE:]  # after the bias
+        apart = (own.view_as(weights) - weights).flatten(1).norm(dim=1) / weights.flatten(1).norm(dim=1)
+        assert (apart > reduced_products.ROUNDING / 10).all(), "it is rounded to bfloat16"
+        assert (apart <= reduced_products.ROUNDING).all()
+        plain = per_example.norms_of
+        monkeypatch.setattr(per_example, "norms_of", lambda terms: replace(plain(terms), rounded=torch.zeros(UNITS)))
+        without = gradients.bounds()
+    room = bounds - without
+    assert (room >= 0.9 * reduced_products.ROUNDING * weights.flatten(1).norm(dim=1)).all()
+
+
+def test_a_processor_that_rounds_more_than_it_should_makes_no_matrices_in_bfloat16(monkeypatch):
+    def cut_off(left, right):
+        whole = (left.double().T @ right.double()).float()
+        return (whole.view(torch.int32) & -65536).view(torch.float32).bfloat16()
+
+    def added_in_bfloat16(left, right):
+        total = torch.zeros(left.shape[1], right.shape[1], dtype=torch.bfloat16)
+        for one, other in zip(left, right, strict=True):
+            total += one[:, None].bfloat16() * other[None, :].bfloat16()
+        return total
+
+    rng = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(3, POSITIONS, WIDE, generator=rng).bfloat16().float() for _ in range(2))
+    term = Outer(left, right, reduced=True)
+    assert term.rounding == reduced_products.ROUNDING
+    for worse in (cut_off, added_in_bfloat16):
+        reduced_products.relied_on.cache_clear()
+        monkeypatch.setattr(reduced_products, "made", worse)
+        assert term.rounding == 0
+        total, weights = torch.zeros(WIDE, WIDE, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        term.add_weighted(weights, total)
+        torch.testing.assert_close(total, torch.einsum("utp,utq->pq", left, right).double(), rtol=1e-4, atol=1e-4)
+
+
+def test_terms_that_cancel_are_rounded_each_by_its_own_size():
+    """Two uses of one parameter that take each other away: rounding is of what each makes, not of what is left."""
+    rng = torch.Generator().manual_seed(1)
+    left, right = (torch.randn(4, POSITIONS, WIDE, generator=rng).bfloat16().float() for _ in range(2))
+    other = torch.cat([right[:, :1] * 1.5, right[:, 1:]], dim=1)
+    gradients = PerExample(nn.Linear(WIDE, WIDE, bias=False))
+    gradients._terms = {"weight": [Outer(left, right, reduced=True), Outer(-left, other, reduced=True)]}
+    bounds = gradients.bounds()
+    for unit in range(4):
+        total = {"weight": torch.zeros(WIDE, WIDE, dtype=torch.float64)}
+        gradients.add_weighted(torch.eye(4, dtype=torch.float64)[unit], total)
+        assert total["weight"].norm() <= bounds[unit]
+    found = norms_of(gradients._terms["weight"])
+    each = norms_of(gradients._terms["weight"][:1])
+    assert (found.rounded > 1.9 * reduced_products.ROUNDING * each.squared.sqrt()).all()
 
 
 def small():
