@@ -67,8 +67,10 @@ def given(kind, how, dtype, rng, width):
 
 @pytest.fixture(autouse=True)
 def multiplies(monkeypatch):
-    """Matrices are made in bfloat16 also where the processor converts."""
-    monkeypatch.setattr(reduced_products, "_multiplies", lambda: True)
+    """Matrices are made in bfloat16 also where the processor does not: there in single precision, and rounded."""
+    if not reduced_products._multiplies():
+        monkeypatch.setattr(reduced_products, "_multiplies", lambda: True)
+        monkeypatch.setattr(reduced_products, "made", lambda left, right: (left.float().T @ right.float()).bfloat16())
     reduced_products.relied_on.cache_clear()
     yield
     reduced_products.relied_on.cache_clear()
