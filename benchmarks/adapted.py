@@ -79,7 +79,7 @@ AT_ONCE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One student. steps: another number of them than the plan has; such a student is in no table, but below it."""
+    """One student. steps, rate: other ones than the plan has; such a student is in no table, but below it."""
 
     task: str
     system: str
@@ -87,12 +87,14 @@ class Cell:
     epsilon: float | None
     seed: int
     steps: int | None = None
+    rate: float | None = None
 
     @property
     def name(self) -> str:
         """As it is asked for, and as its folder is called."""
-        ending = "" if self.steps is None else f"-{self.steps}"
-        return f"{self.task}-{self.system}-{self.adapt}-{shown(self.epsilon)}-{self.seed}{ending}"
+        steps = "" if self.steps is None else f"-{self.steps}"
+        rate = "" if self.rate is None else f"-rate-{self.rate:g}"
+        return f"{self.task}-{self.system}-{self.adapt}-{shown(self.epsilon)}-{self.seed}{steps}{rate}"
 
 
 def shown(epsilon: float | None) -> str:
@@ -116,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the head, LoRA or all of a model privately.")
     parser.add_argument("--cells", default="", help="how their names begin, or patterns, with commas; all by default")
     parser.add_argument("--steps", type=int, help="another number of them than the plan has")
+    parser.add_argument("--rate", type=float, help="another learning rate than the default of what is trained")
     parser.add_argument("--minutes", type=float, help="stop then; what is not done goes on at the next call")
     parser.add_argument("--device", help="auto, cpu, cuda, cuda:1 or mps; the processor by default")
     parser.add_argument("--precision", default="float32", help="of passes through the model, with --device")
@@ -125,7 +128,8 @@ def main() -> None:
     if options.rates:
         rates()
         return
-    wanted = [] if options.table else [replace(cell, steps=options.steps) for cell in asked(options.cells)]
+    other = {"steps": options.steps, "rate": options.rate}
+    wanted = [] if options.table else [replace(cell, **other) for cell in asked(options.cells)]
     kept = RESULTS / "adapted.json"
     if options.minutes is not None:
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -197,6 +201,8 @@ def plan_of(cell: Cell) -> "ClassifierPlan":
     tables["model"]["adapt"] = cell.adapt
     if cell.steps is not None:
         tables["dp_sgd"]["steps"] = cell.steps
+    if cell.rate is not None:
+        tables["dp_sgd"]["learning_rate"] = cell.rate
     if cell.epsilon is not None:
         tables["privacy"]["epsilon"] = cell.epsilon
     found: Any = checked(tables | (DISTILLED if cell.system == "privdistil" else {}))
@@ -341,7 +347,8 @@ def table(record: dict[str, dict[str, Any]]) -> str:
     lines += ["", f"{done} of {len(CELLS)} cells are there; `python benchmarks/adapted.py` computes the others."]
     for name in sorted(set(record) - known):
         cell = record[name]
-        lines.append(f"{name}: {cell['accuracy']:.3f} after {cell['steps']} steps of {cell['batch']:,}.")
+        how = f"{cell['steps']} steps of {cell['batch']:,} at a learning rate of {cell['learning_rate']:g}"
+        lines.append(f"{name}: {cell['accuracy']:.3f} after {how}.")
     return "\n".join([*lines, ""])
 
 
