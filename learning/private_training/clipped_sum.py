@@ -19,8 +19,8 @@ from learning.errors import EXHAUSTED, ComputeError
 from learning.models.agreement import MADE_UP, agreeing_within, divided, drawn, filled, smaller, step_on
 from learning.models.compute import device_of, loss_scale, moved
 from learning.models.device_memory import attempted
-from learning.private_training.gradient_terms import DOUBLE, off
 from learning.private_training.per_example import ROUNDING, PerExample, single_precision
+from learning.private_training.term_norms import DOUBLE, off
 from learning.private_training.units import Losses, MicroBatch, Shape, cut, joined
 
 _SPARE = SINGLE_MARGIN * 0.99
@@ -124,7 +124,7 @@ def adding(units: int, positions: int, additions: int) -> float:
     units: in the sum. positions: added up in one matrix product, at most. additions: of products to the sum, one after
     another. What a unit adds has a norm within the clip, and the terms that make it are together at most clip /
     sqrt(ROUNDING), whatever cancels. In double precision a sum is therefore within units (off(additions) +
-    off(positions) / sqrt(ROUNDING)) clip of the exact one (`learning.private_training.gradient_terms.off`), and there
+    off(positions) / sqrt(ROUNDING)) clip of the exact one (`learning.private_training.term_norms.off`), and there
     are two sums, with the unit and without.
     """
     return 2 * (units + 1) * (off(additions, DOUBLE) + off(positions, DOUBLE) / math.sqrt(ROUNDING))

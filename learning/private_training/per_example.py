@@ -18,8 +18,9 @@ from learning.models.adapting import trainable
 from learning.models.checkpoints import ModelError
 from learning.models.compute import exact, exact_device, single
 from learning.private_training.alike_terms import Alike, alike
-from learning.private_training.gradient_terms import Term, norms_of, off
+from learning.private_training.gradient_terms import Term
 from learning.private_training.layer_terms import Keeping
+from learning.private_training.term_norms import norms_of, off
 
 ROUNDING = 1e-5
 """The least part of the terms' squared size that is added to every squared norm. So, even where terms cancel, they are
@@ -102,7 +103,7 @@ class PerExample:
     def bounds(self) -> Tensor:
         """Upper bounds of the L2 norms of what `add_weighted` adds for each unit, float64 [units].
 
-        They hold whatever was recorded, by `learning.private_training.gradient_terms.norms_of`; `ROUNDING` and
+        They hold whatever was recorded, by `learning.private_training.term_norms.norms_of`; `ROUNDING` and
         more is allowed. Infinite where anything that was recorded of a unit, or its norm, is no number up to
         `LARGEST_NORM`.
         """

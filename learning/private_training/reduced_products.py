@@ -2,7 +2,7 @@
 
 A product of two such numbers is exact in single precision, in which the products are added up; then the sum is rounded
 to bfloat16, once. So a matrix is as far from the true one as one that is made in single precision
-(`learning.private_training.gradient_terms.off`), and each of its numbers by `ROUNDING` of itself more. That is a
+(`learning.private_training.term_norms.off`), and each of its numbers by `ROUNDING` of itself more. That is a
 property of the processor and of its library, so every shape is tried on made-up numbers before it is relied on: how
 they add up depends on the shape and not on the numbers (measured, not proven).
 """

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -18,8 +19,9 @@ from transformers.pytorch_utils import Conv1D
 from learning.models.adapting import adapt
 from learning.models.batching import losses
 from learning.models.checkpoints import ModelError
-from learning.private_training.gradient_terms import CELLS_AT_ONCE, PART, WIDE, Dense, Outer, Rows, inner, off
+from learning.private_training.gradient_terms import PART, WIDE, Dense, Outer, Rows
 from learning.private_training.per_example import PerExample, check_apart
+from learning.private_training.term_norms import inner, off
 
 EXAMPLES, LENGTH, WORDS = 4, 9, 60
 
@@ -358,12 +360,24 @@ def test_a_weighted_sum_is_that_of_the_matrices_and_no_unit_changes_what_another
 
 
 def test_much_is_worked_on_in_parts(monkeypatch):
+    class Largest(TorchDispatchMode):
+        cells = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            made = function(*args, **kwargs or {})
+            if function is torch.ops.aten.bmm.default:
+                self.cells = max(self.cells, made.numel())
+            return made
+
     rng = torch.Generator().manual_seed(0)
     one = forms(rng, 7, 6, 50, 50, "outer")
-    whole = inner(one, one)
-    monkeypatch.setattr("learning.private_training.gradient_terms.CELLS_AT_ONCE", 72)
-    torch.testing.assert_close(inner(one, one), whole)
-    assert CELLS_AT_ONCE > 72
+    with Largest() as at_once:
+        whole = inner(one, one)
+    assert at_once.cells == 7 * 36
+    monkeypatch.setattr("learning.private_training.term_norms.CELLS_AT_ONCE", 72)
+    with Largest() as in_parts:
+        torch.testing.assert_close(inner(one, one), whole)
+    assert in_parts.cells == 72
 
 
 # What cannot be told apart.

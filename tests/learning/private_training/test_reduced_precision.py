@@ -15,8 +15,9 @@ from learning.models.compute import SCALE, Compute, loss_scale, passing, running
 from learning.models.reduced import reduced
 from learning.private_training import per_example, reduced_products
 from learning.private_training.clipped_sum import clipped_sum
-from learning.private_training.gradient_terms import Outer, norms_of
+from learning.private_training.gradient_terms import Outer
 from learning.private_training.per_example import PerExample
+from learning.private_training.term_norms import norms_of
 from learning.private_training.text_units import TextUnits
 
 HALVES = ["bfloat16", "float16"]
