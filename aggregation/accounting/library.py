@@ -7,6 +7,7 @@ import importlib
 import sys
 from typing import Any
 
+import numpy as np
 from scipy import special
 
 from aggregation.imports import later
@@ -54,10 +55,19 @@ from dp_accounting import (  # noqa: E402  after the stand-ins are there
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
     UnsupportedEventError,
-    get_epsilon_gaussian,
     pld,
     rdp,
 )
+from dp_accounting import get_epsilon_gaussian as _epsilon_gaussian  # noqa: E402
+
+
+def get_epsilon_gaussian(sigma: float, delta: float) -> float:
+    """`dp_accounting`'s, found to 1e-12, without its warning of a logarithm of zero where the delta of an epsilon is
+    zero.
+    """
+    with np.errstate(divide="ignore"):
+        return float(_epsilon_gaussian(sigma, delta))
+
 
 __all__ = [
     "ComposedDpEvent",

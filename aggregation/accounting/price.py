@@ -39,7 +39,7 @@ FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: for a price, and f
 FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # for an estimate
 MOST_NOISE = 1e6
 HIGHEST_ORDER = 10_000
-_ROUNDED_UP = 1 + 1e-9  # an exact cost is found to 1e-12
+_ROUNDED_UP, _FOUND_TO = 1 + 1e-9, 1e-12  # of an exact cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
         return Guarantee(rdp_epsilon, delta, "RDP", rdp_epsilon)
     exact = _gaussian_epsilon(parts, delta)
     if exact is not None:
-        epsilon = exact * _ROUNDED_UP
+        epsilon = max(exact * _ROUNDED_UP, exact + _FOUND_TO if exact else 0.0)
     else:
         with _PRICING:  # threads that price the same plan wait for the first
             epsilon = _pld_epsilon(tuple(parts), delta)

@@ -161,9 +161,13 @@ def at_most(releases: Sequence[Release], delta: float) -> Guarantee:
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:
-    """An epsilon as it is shown to a person, rounded up so that it is never understated."""
+    """An epsilon as it is shown to a person, rounded up so that it is never understated; two digits of less."""
+    if math.isinf(epsilon):
+        return "infinity"
+    if 0 < epsilon < 10**-decimals:
+        decimals = math.ceil(-math.log10(epsilon)) + 1
     grid = 10**decimals
-    return "infinity" if math.isinf(epsilon) else f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
+    return f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
 
 
 def unpromised(plan: Plan) -> str:

@@ -1,8 +1,10 @@
 """Prices are upper bounds, calibration stays within its budget, and the lifetime filter never admits past its cap."""
 
 import math
+import warnings
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import (
@@ -76,6 +78,20 @@ def test_how_events_are_wrapped_changes_nothing():
 def test_ten_thousand_equal_events_are_priced_at_once():
     many = price([GaussianDpEvent(100.0)] * 10_000, 1e-6)
     assert many.epsilon == pytest.approx(price([GaussianDpEvent(1.0)], 1e-6).epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-3])
+def test_a_tiny_epsilon_is_found_without_a_warning_and_not_understated(epsilon):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        multiplier = calibrate(GaussianDpEvent, epsilon, 1e-5)
+        claimed = price([GaussianDpEvent(multiplier)], 1e-5).epsilon
+    assert 0.999 * epsilon < claimed <= epsilon
+    with mpmath.workdps(60):
+        sigma, least = mpmath.mpf(multiplier), mpmath.mpf(claimed)
+        needed = mpmath.ncdf(1 / (2 * sigma) - least * sigma)
+        needed -= mpmath.exp(least) * mpmath.ncdf(-1 / (2 * sigma) - least * sigma)
+    assert needed <= mpmath.mpf(1e-5)
 
 
 def test_nothing_costs_nothing():

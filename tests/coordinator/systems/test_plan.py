@@ -298,6 +298,10 @@ def test_an_epsilon_is_never_shown_as_less_than_it_is():
     assert rounded_up(2.0, 2) == "2.00"
     assert rounded_up(2.001, 2) == "2.01"
     assert rounded_up(float("inf")) == "infinity"
+    assert rounded_up(0.0) == "0.000"
+    assert rounded_up(0.0011) == "0.002"
+    assert rounded_up(0.000123) == "0.00013"
+    assert rounded_up(1e-5) == "0.000010"
 
 
 def test_noise_that_is_given_is_kept_and_priced(tmp_path):
