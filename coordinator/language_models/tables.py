@@ -51,7 +51,7 @@ class LanguageDpSgdTable(DpSgdTable):
     docs/results/distildp.md).
     """
 
-    RATES = MappingProxyType(DpSgdTable.RATES | {"lora-all": 0.008})
+    RATES = MappingProxyType(DpSgdTable.RATES | {"lora-all": 0.008, "full": 0.0005})
 
 
 class CodeColumnTable(Settings):

@@ -121,7 +121,7 @@ class DpSgdTable(DescentTable):
     over which the learning rate rises.
     """
 
-    RATES = MappingProxyType({"lora": 0.01, "lora-all": 0.005, "full": 0.0005})
+    RATES = MappingProxyType({"lora": 0.01, "lora-all": 0.005, "full": 0.001})
 
     form: Literal["federated", "local"] = "federated"
     steps: Annotated[int, Field(ge=1, le=10_000)] = 100

@@ -154,7 +154,7 @@ SUITED = {
     "head": {"dp_sgd": (0.03, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
     "lora": {"dp_sgd": (0.01, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
     "lora-all": {"dp_sgd": (0.005, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
-    "full": {"dp_sgd": (0.0005, 1.0), "fine_tune": (0.0001, None), "pate": (0.0003, None)},
+    "full": {"dp_sgd": (0.001, 1.0), "fine_tune": (0.0001, None), "pate": (0.0003, None)},
 }
 
 

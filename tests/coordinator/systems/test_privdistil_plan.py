@@ -30,7 +30,7 @@ def ready(privdistil_plan, tmp_path):
     return makes
 
 
-@pytest.mark.parametrize(("adapt", "rate"), [("head", 0.05), ("lora", 0.01), ("lora-all", 0.005), ("full", 0.0005)])
+@pytest.mark.parametrize(("adapt", "rate"), [("head", 0.05), ("lora", 0.01), ("lora-all", 0.005), ("full", 0.001)])
 def test_the_classifiers_learning_rate_follows_what_is_trained_of_them(privdistil_plan, adapt, rate):
     begun = privdistil_plan(domain={"adapt": adapt}, model={"adapt": "full"})
     assert begun.domain.learning_rate == rate
