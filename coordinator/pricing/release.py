@@ -161,11 +161,14 @@ def at_most(releases: Sequence[Release], delta: float) -> Guarantee:
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:
-    """An epsilon as it is shown to a person, rounded up so that it is never understated; two digits of less."""
+    """An epsilon as it is shown to a person, rounded up so that it is never understated.
+
+    One below the last decimal has two digits, and 15 decimals at most: a stated one may be any number.
+    """
     if math.isinf(epsilon):
         return "infinity"
     if 0 < epsilon < 10**-decimals:
-        decimals = math.ceil(-math.log10(epsilon)) + 1
+        decimals = min(15, math.ceil(-math.log10(epsilon)) + 1)
     grid = 10**decimals
     return f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
 

@@ -302,6 +302,7 @@ def test_an_epsilon_is_never_shown_as_less_than_it_is():
     assert rounded_up(0.0011) == "0.002"
     assert rounded_up(0.000123) == "0.00013"
     assert rounded_up(1e-5) == "0.000010"
+    assert rounded_up(5e-324) == "0.000000000000001"
 
 
 def test_noise_that_is_given_is_kept_and_priced(tmp_path):
