@@ -64,6 +64,7 @@ from coordinator.transport.launchers import Launcher
 from coordinator.verifying import verify as verifying
 from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import Verdict
+from learning.text.documentation import parsing
 from protos.console.checklist import Line
 from protos.digest import plan_hash
 
@@ -119,6 +120,7 @@ def run(
             with beginning.stage("prepare"):
                 computed = stack.enter_context(computing(plan))
                 stack.enter_context(_begun(launcher, plan))
+                stack.enter_context(parsing(_sources(plan)))
                 own, recipe = own_identity(plan, base), prepared(plan, base, cache)
             with beginning.stage("price"):
                 priced = price_plan(recipe)
@@ -386,6 +388,12 @@ def _begun(launcher: Launcher, plan: Plan) -> AbstractContextManager[None]:
     """Begin to launch parties on this machine while the run is prepared; those of a cluster are launched when it is."""
     recipe, given = plan.run.recipe if plan.MODELS else "", plan.federation
     return nullcontext() if given.cluster else launcher.begun(given.names, recipe, given.parties_per_actor)
+
+
+def _sources(plan: Plan) -> list[str]:
+    """Where the texts of a plan are that are read on this machine."""
+    shards = plan.federation.shards
+    return [table.source for table in plan.public_tables().values()] + ([] if shards is None else [shards.source])
 
 
 def _output(output: Path | str | None) -> Path | None:

@@ -77,8 +77,6 @@ def wordsim(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Correlat
     Only pairs with both words in the vocabulary count, so figures of different vocabularies do not compare.
     Source: WordSim-353 (Finkelstein et al. 2002).
     """
-    from scipy.stats import spearmanr
-
     unit = _unit(embeddings)
     judged, measured, total = [], [], 0
     for first, second, score in _wordsim_pairs():
@@ -89,6 +87,8 @@ def wordsim(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Correlat
             measured.append(float(unit[left] @ unit[right]))
     if len(judged) < 3 or len(set(measured)) == 1 or len(set(judged)) == 1:
         return Correlation(None, len(judged), total)
+    from scipy.stats import spearmanr  # its import takes a second
+
     return Correlation(float(spearmanr(judged, measured).statistic), len(judged), total)
 
 

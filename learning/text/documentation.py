@@ -15,10 +15,11 @@ import json
 import os
 import re
 import secrets
+import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,9 @@ PASSAGE_WORDS = 8
 """The fewest words of a passage: what is shorter is a heading or a line of a list."""
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"})
+_WITHIN = 60.0
+"""Seconds within which a process has parsed the library, or this one does so itself."""
+_beside: list[subprocess.Popen[bytes]] = []
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -49,7 +53,7 @@ def rows(name: str) -> Iterator[dict[str, str]]:
         yield from _passages()
         return
     wanted = name == "documentation-heldout"
-    library = _library(Path(sysconfig.get_path("stdlib")))
+    library = _library(_root())
     if not library:
         raise FileNotFoundError("this Python was installed without the sources of its standard library")
     for row in library:
@@ -65,10 +69,60 @@ def held_out(module: str) -> bool:
     )
 
 
+@contextmanager
+def parsing(names: Collection[str]) -> Iterator[None]:
+    """Within it, a process of its own parses the library if some of `NAMES` need that and nothing is kept of it yet.
+
+    `rows` waits for that process, and parses where it failed or none can be started. It ends with the block.
+    """
+    root = _root()
+    if not {"documentation", "documentation-heldout"} & set(names):
+        yield
+        return
+    kept = _place(root, _modules(root))
+    process = None if kept is None or kept.exists() else _started(root)
+    if process is None:
+        yield
+        return
+    _beside.append(process)
+    try:
+        yield
+    finally:
+        _beside.remove(process)
+        process.kill()
+        process.wait()
+
+
+def _started(root: Path) -> "subprocess.Popen[bytes] | None":
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "learning.text.documentation", str(root)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            cwd="/",
+            start_new_session=True,
+        )
+    return None
+
+
+def _root() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _modules(root: Path) -> dict[str, Path]:
+    return {_module(path.relative_to(root)): path for path in _sources(root)}
+
+
 @cache
 def _library(root: Path) -> tuple[dict[str, str], ...]:
     """Every docstring once. Parsing takes over a second, so the outcome, two megabytes, is kept in the user's cache."""
-    modules = {_module(path.relative_to(root)): path for path in _sources(root)}
+    for process in _beside:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_WITHIN)
+    modules = _modules(root)
     kept = _place(root, modules)
     found = None if kept is None else _kept(kept)
     if found is None:
@@ -202,3 +256,7 @@ def _passages() -> Iterator[dict[str, str]]:
             if text not in met and len(text.split()) >= PASSAGE_WORDS:
                 met.add(text)
                 yield topic | {"text": text, "name": f"{topic['name']} {number + 1}"}
+
+
+if __name__ == "__main__":
+    _library(Path(sys.argv[1]))

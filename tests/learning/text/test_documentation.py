@@ -1,3 +1,4 @@
+import signal
 import sys
 import sysconfig
 from collections import Counter
@@ -149,3 +150,59 @@ def test_every_docstring_says_what_it_is_of(tmp_path: Path) -> None:
     assert named["ast.NodeVisitor"] == "class"
     assert named["ast.NodeVisitor.visit"] == "method"
     assert named["ast.literal_eval"] == "function"
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library of one module, of which nothing is kept."""
+    root = tmp_path / "library"
+    root.mkdir()
+    (root / "spoken.py").write_text("'Said.'")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(root))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return root
+
+
+@pytest.mark.usefixtures("library")
+def test_a_process_of_its_own_parses_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with documentation.parsing(["documentation"]):
+        monkeypatch.setattr(documentation, "_docstrings", pytest.fail)  # this process does not
+        assert [row["text"] for row in documentation.rows("documentation")] == ["Said."]
+    assert not documentation._beside
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """What is started in place of this Python: a script of one line, or nothing that can be."""
+    path = tmp_path / "program"
+    if request.param:
+        path.write_text(f"#!/bin/sh\n{request.param}\n")
+        path.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(path))
+    return path
+
+
+@pytest.mark.usefixtures("library", "program")
+@pytest.mark.parametrize("program", ["exec sleep 60"], indirect=True)
+def test_a_process_that_parses_ends_with_the_block() -> None:
+    with documentation.parsing(["documentation-heldout", "texts.jsonl"]):
+        (process,) = documentation._beside
+        assert process.poll() is None
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("program", ["exit 1", "exec sleep 60", ""], indirect=True)
+def test_where_no_process_parses_this_one_does(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    monkeypatch.setattr(documentation, "_WITHIN", 0.1)
+    with documentation.parsing(["documentation"]):
+        assert len(documentation._beside) == program.exists()
+        assert [row["text"] for row in documentation.rows("documentation")] == ["Said."]
+
+
+def test_no_process_is_started_for_what_is_kept_or_not_wanted(library: Path) -> None:
+    with documentation.parsing(["documentation-topics", "documentation-passages", "texts.jsonl"]):
+        assert not documentation._beside
+    documentation._library(library)
+    with documentation.parsing(documentation.NAMES):
+        assert not documentation._beside
