@@ -1,9 +1,11 @@
 """How good a student is, on public text and published word lists. Nothing here may see private text."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from typing import Final
 
 import numpy as np
@@ -179,13 +181,27 @@ def _unit(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(embeddings / np.where(lengths == 0, 1, lengths), dtype=np.float32)
 
 
+def stop_words() -> frozenset[str]:
+    """The English words without content of their own that scikit-learn knows."""
+    with suppress(OSError, KeyError):
+        return frozenset(run_path(str(_folder("sklearn") / "feature_extraction/_stop_words.py"))["ENGLISH_STOP_WORDS"])
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    return frozenset(ENGLISH_STOP_WORDS)
+
+
 def _shipped(name: str) -> Path:
-    """A file that gensim ships for its own tests, found without importing gensim, which takes two seconds."""
-    spec = find_spec("gensim")
+    """A file that gensim ships for its own tests."""
+    return _folder("gensim") / "test/test_data" / name
+
+
+def _folder(package: str) -> Path:
+    """Where a package lies, found without importing it, which takes two seconds."""
+    spec = find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations is not None
     (folder,) = spec.submodule_search_locations
-    return Path(folder) / "test/test_data" / name
+    return Path(folder)
 
 
 def _wordsim_pairs() -> Iterator[tuple[str, str, float]]:

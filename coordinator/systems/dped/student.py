@@ -245,9 +245,10 @@ def probes(vocabulary: Vocabulary) -> list[str]:
 
 
 def _content_words(vocabulary: Vocabulary) -> list[str]:
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+    from learning.embeddings.evaluation import stop_words
 
-    return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS]
+    empty = stop_words()
+    return [word for word in vocabulary.words if len(word) > 3 and word not in empty]
 
 
 def _labelled(table: ProbeTable, vocabulary: Vocabulary, base: Path, cache: Path) -> "Labelled":

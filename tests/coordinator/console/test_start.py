@@ -48,6 +48,17 @@ sys.modules["command"].main = main
 sys.exit(started("command"))
 """
 
+ENDING = """
+import atexit, gc, sys
+from types import ModuleType
+from protos.console.starting import started
+
+sys.modules["command"] = ModuleType("command")
+sys.modules["command"].main = lambda: 3
+atexit.register(lambda: print(gc.get_freeze_count() > 10_000))
+sys.exit(started("command"))
+"""
+
 
 @pytest.fixture
 def begun(tmp_path):
@@ -94,6 +105,12 @@ def test_an_interrupt_of_a_run_that_was_just_started_ends_it_in_a_word(begun, se
 
 def test_an_interrupt_that_python_cannot_raise_where_it_comes_is_not_lost(begun):
     ended(begun(UNRAISABLE))
+
+
+def test_a_command_ends_without_looking_through_all_that_it_imported(begun):
+    process = begun(ENDING)
+    assert process.communicate(timeout=60)[0].split() == [b"True"]
+    assert process.returncode == 3
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from learning.embeddings.evaluation import (
     context_perplexity,
     nearest,
     sentiment_probe,
+    stop_words,
     unigram_perplexity,
     wordsim,
 )
@@ -130,3 +133,26 @@ def test_vectors_of_real_reviews_know_more_of_sentiment_than_random_ones() -> No
     accuracy = sentiment_probe(learned, vocabulary, train, test)
     assert accuracy > sentiment_probe(random, vocabulary, train, test)
     assert accuracy > 0.6
+
+
+@pytest.mark.parametrize("place", ["", "moved"])
+def test_stop_words_are_those_of_scikit_learn_wherever_it_keeps_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    if place:
+        monkeypatch.setattr(evaluation, "_folder", lambda package: tmp_path / place)
+    assert stop_words() == ENGLISH_STOP_WORDS
+
+
+def test_what_a_student_without_labels_is_measured_by_imports_neither_scikit_learn_nor_statistics() -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from learning.embeddings.evaluation import stop_words, wordsim\n"
+        "from learning.text.words import Vocabulary\n"
+        "stop_words(), wordsim(np.eye(2, dtype=np.float32), Vocabulary(('tiger', 'cat')))\n"
+        "print(*{'sklearn', 'scipy.stats'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    assert found.stdout.split() == []
