@@ -55,7 +55,7 @@ from protos.console.starting import started
 
 sys.modules["command"] = ModuleType("command")
 sys.modules["command"].main = lambda: 3
-atexit.register(lambda: print(gc.get_freeze_count() > 10_000))
+atexit.register(lambda: print(gc.get_freeze_count() > 0))
 sys.exit(started("command"))
 """
 
