@@ -99,7 +99,11 @@ def made(plan: Plan, documents: Iterable[Document]) -> list[Canary]:
 def divided(
     parties: Mapping[str, dict[str, Any]], path: Path, text: str, rows: Sequence[Document]
 ) -> dict[str, dict[str, Any]]:
-    """The parties' tables, on a source of these records alone, which is written to `path`. Raises `DataError`."""
+    """The parties' tables, on a source of these records alone, which is written to `path`. Raises `DataError`.
+
+    The text is not said to be a simulation's: coins may leave a party with one class or no record at all, and it then
+    trains on, as a site does, where a simulation would refuse.
+    """
     try:
         with path.open("w", encoding="utf-8") as file:
             for row in rows:
@@ -110,7 +114,8 @@ def divided(
     found = {}
     for name, tables in parties.items():
         part = {**tables["shard"]["part"], "parts": len(parties)}  # no part is left aside, or canaries would be in none
-        found[name] = {**tables, "shard": {**tables["shard"], **own, "part": part}}
+        policy = {**tables["policy"], "simulation": False}
+        found[name] = {**tables, "policy": policy, "shard": {**tables["shard"], **own, "part": part}}
     return found
 
 

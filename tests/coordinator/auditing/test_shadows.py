@@ -61,6 +61,13 @@ def test_shadow_models_catch_a_training_without_its_noise(memberships, classifie
         assert least <= each.area <= most, (each.attack, each.area)
 
 
+@pytest.mark.slow
+def test_a_party_that_coins_leave_with_one_class_or_with_nothing_ends_no_audit(memberships, classifier_tables, caplog):
+    tables = classifier_tables(**HEAD, dp_sgd={"steps": 1, "batch": 4})
+    memberships(tables, 3, 4, 1)
+    assert "Training goes on" in caplog.text
+
+
 class Fitted:
     """A student of numbers: a logistic regression of rows with as many features as rows, fitted by gradient descent."""
 
