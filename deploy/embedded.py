@@ -25,6 +25,8 @@ _LATE: Final = ("timed out during startup", "Timed out waiting for file")
 """Ray's words where a process of it is not up in time, or has not told its port."""
 _ENDS: Final = 10.0
 """Seconds that a killed process has to end before it is left to the system."""
+_UNUSED: Final = ("start_monitor", "start_log_monitor", "start_api_server")
+"""What starts processes of Python that nobody asks here: Ray's autoscaler, what follows workers' logs, its pages."""
 _TOKEN: Final = secrets.token_hex(32)
 """The token that Ray's own processes ask of each other. Ray reads it once a process, and would keep one in the user's
 home.
@@ -63,16 +65,17 @@ def _start(ray: Any, parties: int, folder: str) -> None:
     for attempt in range(ATTEMPTS):
         place = os.path.join(folder, str(attempt))
         try:
-            ray.init(
-                address="local",
-                num_cpus=min(parties, os.cpu_count() or 1),
-                num_gpus=0,
-                object_store_memory=OBJECT_STORE,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=place,  # Ray makes its own folder readable by everybody
-            )
+            with _no_more_than_used():
+                ray.init(
+                    address="local",
+                    num_cpus=min(parties, os.cpu_count() or 1),
+                    num_gpus=0,
+                    object_store_memory=OBJECT_STORE,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=place,  # Ray makes its own folder readable by everybody
+                )
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
             _end(place)
             if _late(error) and attempt + 1 < ATTEMPTS:
@@ -80,6 +83,25 @@ def _start(ray: Any, parties: int, folder: str) -> None:
                 continue
             raise LaunchError(why_not_started(error)) from None
         return
+
+
+@contextmanager
+def _no_more_than_used() -> Iterator[None]:
+    """In it, Ray starts none of `_UNUSED`, which `ray.init` has no argument for: 5 processor seconds of a start's 7.
+
+    These are methods of a private class. Where a Ray has no such method, what it starts in its place is started.
+    """
+    from ray._private.node import Node
+
+    owner: Any = Node
+    kept = {name: vars(owner)[name] for name in _UNUSED if name in vars(owner)}
+    for name in kept:
+        setattr(owner, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(owner, name, method)
 
 
 def _end(folder: str) -> None:

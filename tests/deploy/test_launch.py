@@ -14,11 +14,12 @@ import grpc
 import psutil
 import pytest
 import ray
+from ray._private.node import Node
 
 from coordinator.identity import provisioning
 from coordinator.transport.launchers import LaunchRequest, find_launcher
 from deploy import launch
-from deploy.embedded import LONGEST_TEMPORARY, embedded, short_folder, sweep, why_not_started
+from deploy.embedded import _UNUSED, LONGEST_TEMPORARY, embedded, short_folder, sweep, why_not_started
 from deploy.launch import RayLauncher
 from deploy.launching import LaunchError, native_handler
 from protos.conclave.v1 import party_pb2
@@ -176,6 +177,17 @@ def test_a_ray_that_cannot_start_is_not_tried_twice(monkeypatch):
     assert len(tried) == 1
 
 
+@pytest.mark.slow
+def test_of_rays_own_processes_those_run_that_somebody_asks():
+    """The others cost a start more than these do, as long as Ray calls by the same names what starts them."""
+    methods = [vars(Node)[name] for name in _UNUSED]
+    with embedded(1):
+        started = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+        assert any("raylet" in each for each in started)
+        assert not [each for each in started if "monitor.py" in each or "dashboard.py" in each]
+    assert [vars(Node)[name] for name in _UNUSED] == methods
+
+
 @pytest.fixture
 def interrupted_by_sigterm():
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -286,6 +298,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 import ray
+from ray._private.node import Node
 from coordinator.identity import provisioning
 from coordinator.transport.launchers import LaunchRequest
 from deploy.launch import RayLauncher
