@@ -298,7 +298,6 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 import ray
-from ray._private.node import Node
 from coordinator.identity import provisioning
 from coordinator.transport.launchers import LaunchRequest
 from deploy.launch import RayLauncher
