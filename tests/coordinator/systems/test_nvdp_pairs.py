@@ -154,7 +154,7 @@ def scores(plan_of, drawn):
 def test_a_student_of_pairs_is_measured_as_paraphrases_are_beside_what_cosine_says_for_nothing(classes):
     _, _, rows, student, _ = classes
     assert rows.vectors.shape == (1800, 4)
-    # Noise is new every time: 0.695 to 0.855 in 6,000 simulated draws, and a guess stays below 0.63 (3.5 deviations of 200).
+    # Noise is new every time: 0.695 to 0.855 in 6,000 simulated draws; a guess has less than 0.63 (3.5 deviations).
     assert student.metrics["accuracy"] > 0.65
     assert 0 < student.metrics["f1"] <= 1
     assert student.metrics["majority"] == 0.5
